@@ -53,7 +53,7 @@ def print_pieces(
         run = run_bytes(shuffle.leaving[0])
         layout = PieceLayout(
             per_entry=len(pieces),
-            box_bytes=192 + 32 * (num_steps + 1),
+            box_bytes=200 + 32 * (num_steps + 1),
             mark_bytes=32 + 16 * (num_loops + 1),
             line_parts=1 if sizes.words[0].word_bytes == 16 else 1 + -(-32 // run),
             outer=len(op.read("outer")),
@@ -81,11 +81,10 @@ def print_pieces(
 
     kernels = {
         "plan": (Launch(PIECE_PLAN_THREADS, 0), "place_pieces<Shape, Relation>"),
-        "dispatch": (launch(sizes.dispatch_warps), "dispatch<Move<Shape, Relation>>"),
+        "dispatch": (launch(sizes.dispatch_warps), "move<Shape, Relation>"),
         "refuse": (Launch(REFUSE_THREADS, 0), "refuse<Shape>"),
     }
     if shuffle.combine is not None:
-        kernels["clear"] = Launch(sizes.combine_warps * WARP, 0), "clear<Shape>"
         kernels["combine"] = launch(sizes.combine_warps), "give_back<Shape>"
     launches = {}
     for role, (sizes_of, body) in kernels.items():

@@ -33,6 +33,7 @@ inline void store_relaxed(u64* at, u64 to) { __atomic_store_n(at, to, __ATOMIC_R
 inline u32 exchange_relaxed(u32* at, u32 to) {
   return __atomic_exchange_n(at, to, __ATOMIC_RELAXED);
 }
+inline void add_relaxed(u32* at, u32 by) { __atomic_fetch_add(at, by, __ATOMIC_RELAXED); }
 inline u32 load_acquire(const u32* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 inline u64 load_acquire(const u64* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 inline void fence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
@@ -73,6 +74,7 @@ INSTEAD = {
     },
     "sorted_back.cuh": {"bar.sync": "emulation::wait_for(1, threads)"},
     "combine.cuh": {"bar.sync": "emulation::wait_for(team + 1, team_threads)"},
+    "give_back.cuh": {"bar.sync": "emulation::wait_for(1, num_warps * kWarp)"},
     "vector.cuh": {
         "cvt.rn.bf16x2": BF16,
         "cvt.rn.f16x2": HALVES,

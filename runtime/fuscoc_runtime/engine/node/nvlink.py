@@ -88,7 +88,6 @@ class CudaNode:
         combines = [f"{program.name}_combine"]
         combines += [f"{combines[0]}_{number}" for number in range(1, len(program.summed))]
         self._combines = [kernels[name] for name in combines if name in kernels]
-        self._clear = kernels.get(f"{program.name}_clear")
         few = program.num_tiles(limits.max_sources) <= MAX_STAGED_PLANS
         self._is_staged = few and self._staged is not None
 
@@ -345,8 +344,6 @@ class CudaNode:
         for kernel, row, result in zip(self._combines, rows, results, strict=True):
             call.rows = row.data_ptr()
             call.result, call.result_bytes = result.data_ptr(), result.nbytes
-            if self._clear is not None:
-                self._launch(self._clear, num_ctas, address)
             self._launch(kernel, num_ctas, address)
         return results
 

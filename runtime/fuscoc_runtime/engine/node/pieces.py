@@ -21,9 +21,10 @@ from fuscoc_runtime.manifest.schema import PiecesSpec
 MAX_RAGGED_ENTRIES = 16384
 """Of outer indices with sizes of their own, for whose boxes there is memory."""
 
-LINE, ITEM_LINES = 16, 512
+LINE, ITEM_LINES = 16, 256
 MOST_LINES = 2**31
-"""Those of kernels/include/boxes.cuh: bytes of a line, lines of an item, and of one rank."""
+"""Those of kernels/include/boxes.cuh: bytes of a line, the fewest lines of an item, and the most
+of a rank."""
 
 CTA_BYTES = 32 << 10
 """Bytes of a small call for every CTA: more CTAs take longer to start and to meet."""

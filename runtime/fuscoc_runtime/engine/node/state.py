@@ -32,7 +32,7 @@ STAGES = (
 
 # Positions in call.cuh's State; the last words are of every rank, of whom the Triton kernels may
 # know more,
-STATE_WORDS = 44
+STATE_WORDS = 46
 TROUBLES, BAD_KEYS, EXCESS, BAD_SIZES = 14, 17, 20, 21
 NUM_KINDS = 7
 

@@ -63,11 +63,18 @@ struct Back {
     __syncthreads();
   }
 
-  // A warp takes items from a counter, one ahead.
+  // A warp takes items from a counter, one ahead. Lane 0 has the first one, which may be on its way.
+  __device__ __forceinline__ u32 ticket(u32* counter) const {
+    return threadIdx.x % kWarp == 0 ? atomicAdd(counter, 1u) : 0;
+  }
   template <class Work>
   __device__ __forceinline__ void take(u32* counter, u32 num_items, Work work) const {
+    take(ticket(counter), counter, num_items, work);
+  }
+  template <class Work>
+  __device__ __forceinline__ void take(u32 first, u32* counter, u32 num_items, Work work) const {
     const int lane = int(threadIdx.x) % kWarp;
-    u32 item = __shfl_sync(kAllLanes, lane == 0 ? atomicAdd(counter, 1u) : 0, 0);
+    u32 item = __shfl_sync(kAllLanes, first, 0);
     while (item < num_items) {
       const u32 next = lane == 0 ? atomicAdd(counter, 1u) : 0;
       work(item);
@@ -85,38 +92,46 @@ struct Back {
 
 // Numbers the call, whose groups are of `most` segments at most.
 template <class Words>
-__device__ __forceinline__ void begin_back(const Call& call, Words& shared, int most) {
-  if (threadIdx.x == 0) {
-    // All are loaded before any is used: each takes half a microsecond.
-    const volatile State& words = *call.state;
-    const volatile Routing& routing = *call.routing;
-    const u32 combines = routing.combines, epoch = routing.epoch, refusing = routing.refusing;
-    const u32 ticket = routing.ticket, num_combines = words.num_combines, plan_epoch = words.plan_epoch;
-    const u32 saw_plan = words.combine_saw_plan, rows_ticket = words.rows_ticket, abort = words.abort;
-    const int group = group_size(call, most);
-    shared.tag = tagged(combines + 1, epoch);
-    shared.number = num_combines + 1;
-    shared.parity = (num_combines + 1) & 1;
-    shared.refusing = refusing;
-    shared.group = group;
-    shared.plan_epoch = plan_epoch;
-    shared.planned = plan_epoch != saw_plan;
-    shared.outdated = ticket != call.ticket;
-    shared.refuses = call.refuses || (call.rows_ticket && call.rows_ticket != rows_ticket);
-    shared.aborted = abort;
+__device__ __forceinline__ void number_back(const Call& call, Words& shared, int most) {
+  if (threadIdx.x != 0) return;
+  // All are loaded before any is used: each takes half a microsecond.
+  const volatile State& words = *call.state;
+  const volatile Routing& routing = *call.routing;
+  const u32 combines = routing.combines, epoch = routing.epoch, refusing = routing.refusing;
+  const u32 ticket = routing.ticket, num_combines = words.num_combines, plan_epoch = words.plan_epoch;
+  const u32 saw_plan = words.combine_saw_plan, rows_ticket = words.rows_ticket, abort = words.abort;
+  const int group = group_size(call, most);
+  shared.tag = tagged(combines + 1, epoch);
+  shared.number = num_combines + 1;
+  shared.parity = (num_combines + 1) & 1;
+  shared.refusing = refusing;
+  shared.group = group;
+  shared.plan_epoch = plan_epoch;
+  shared.planned = plan_epoch != saw_plan;
+  shared.outdated = ticket != call.ticket;
+  shared.refuses = call.refuses || (call.rows_ticket && call.rows_ticket != rows_ticket);
+  shared.aborted = abort;
+}
+// What the next call has to know, when all CTAs have numbered this one.
+template <class Words>
+__device__ __forceinline__ void advance_back(const Call& call, const Words& shared) {
+  State& state = *call.state;
+  const u32 other = shared.parity ^ 1;
+  ++state.num_combines;
+  state.combine_saw_plan = state.plan_epoch;
+  state.next_reduce[other] = state.next_finalise[other] = state.cleared[other] = 0;
+  tell_troubles(call);
+  if (shared.outdated) {
+    note(call, state.outdated);
+    return;
   }
-  entered(call, [&](State& state) {
-    ++state.num_combines;
-    state.combine_saw_plan = state.plan_epoch;
-    state.next_reduce[shared.parity ^ 1] = state.next_finalise[shared.parity ^ 1] = 0;
-    tell_troubles(call);
-    if (shared.outdated) {
-      note(call, state.outdated);
-      return;
-    }
-    ++call.routing->combines;
-    if (shared.refuses && !call.refuses) note(call, state.overwritten);
-  });
+  ++call.routing->combines;
+  if (shared.refuses && !call.refuses) note(call, state.overwritten);
+}
+template <class Words>
+__device__ __forceinline__ void begin_back(const Call& call, Words& shared, int most) {
+  number_back(call, shared, most);
+  entered(call, [&](State&) { advance_back(call, shared); });
 }
 
 // Whether there is something to be made. If not, the result of `bytes` is lost.

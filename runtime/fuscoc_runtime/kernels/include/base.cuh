@@ -58,6 +58,9 @@ __device__ __forceinline__ void store_relaxed(u32* at, u32 value) {
 __device__ __forceinline__ void store_relaxed(u64* at, u64 value) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
+__device__ __forceinline__ void add_relaxed(u32* at, u32 value) {
+  asm volatile("red.relaxed.sys.global.add.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
 // Of all who exchange an epoch for the same word, one finds another one there: that is who comes first.
 __device__ __forceinline__ u32 exchange_relaxed(u32* at, u32 value) {
   u32 before;

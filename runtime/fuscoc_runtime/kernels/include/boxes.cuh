@@ -9,7 +9,9 @@
 namespace fuscoc {
 
 constexpr int kLine = 16;
-constexpr u32 kItemLines = 512;    // lines that a warp takes at once
+constexpr u32 kItemLines = 512;    // lines that a warp takes at once, but fewer of small calls, so that more
+constexpr u32 kFewItemLines = 256; // warps have some
+constexpr i64 kSmallCall = 8 << 20;  // bytes
 constexpr int kLinesInFlight = 8;  // of a lane
 
 // Division of numbers below 2^31 by one that a call brings (Granlund and Montgomery, PLDI 1994).
@@ -51,7 +53,8 @@ struct Box {
   i64 range_bytes, run_bytes;
   Divisor range_lines, run, run_lines;
   u32 num_lines;             // of a cell
-  u32 num_items;             // that warps take, 0: nothing to copy
+  u32 item_lines;            // that a warp takes at once,
+  u32 num_items;             // and how often, 0: nothing to copy
   u32 flag;                  // of the first item of the first cell
   int num_cells, rank, rank_step;
   int num_outer, num_steps;
@@ -96,7 +99,7 @@ __device__ __forceinline__ bool merges(const Loop& slow, const Loop& fast, End f
 // Makes the loops of a cell a box; false if it has too many bytes for the numbers of a kernel.
 template <int kUnit, int kSteps>
 __device__ __noinline__ bool make_box(Box<kSteps>& box, const Loop* loop, int num, int num_outer, i64 range_bytes, i64 run_bytes,
-                         End from, End to) {
+                         End from, End to, u32 item_lines) {
   i64 ranges = 1;
   Loop kept[kSteps + 1];
   int made = 0;
@@ -123,7 +126,8 @@ __device__ __noinline__ bool make_box(Box<kSteps>& box, const Loop* loop, int nu
   box.run = Divisor::of(u32(run_bytes));
   box.run_lines = Divisor::of(u32(max(run_bytes / kLine, i64(1))));
   box.num_lines = u32(lines * ranges);
-  box.num_items = (box.num_lines + kItemLines - 1) / kItemLines;
+  box.item_lines = item_lines;
+  box.num_items = (box.num_lines + item_lines - 1) / item_lines;
   box.tiling.rows = 0;
   box.num_steps = made;
   for (int i = 0; i < made; ++i) box.step[i] = {Divisor::of(u32(kept[i].count)), kept[i].at(from), kept[i].at(to)};
@@ -189,13 +193,46 @@ struct BoxCopy {
   // Whole words at both ends. A range is a whole number of runs, which all are one after the other.
   template <class Meanwhile>
   __device__ __forceinline__ void copy_words(u32 first, u32 end, int lane, Meanwhile meanwhile) const {
-    if (box.run_lines.by >= 16) copy_runs<kLinesInFlight>(first, end, lane, meanwhile);
+    const u32 part = min(box.run_lines.by & -box.run_lines.by, u32(kWarp));
+    if (part >= 8) copy_parts(first, end, lane, part, meanwhile);
+    else if (box.run_lines.by >= 16) copy_runs<kLinesInFlight>(first, end, lane, meanwhile);
     else if (box.run_lines.by >= 8) copy_runs<kLinesInFlight / 2>(first, end, lane, meanwhile);
     else copy_short_runs(first, end, lane, meanwhile);
   }
   __device__ static __forceinline__ uint4 read_word(const char* at) {
     if constexpr (kHow == kLost) return {~0u, ~0u, ~0u, ~0u};
     else return __ldcg(reinterpret_cast<const uint4*>(at));  // read once: it need not stay in L1
+  }
+  // Runs that are whole parts of a power of two of lines: places of 32 parts are computed at once, one a lane, and
+  // to a lane nothing is left but to add the same number of bytes to each.
+  template <class Meanwhile>
+  __device__ __forceinline__ void copy_parts(u32 first, u32 end, int lane, u32 part, Meanwhile meanwhile) const {
+    const int shift = 31 - __clz(int(part)), of_warp = kWarp >> shift;
+    const u32 inside = (lane & (part - 1)) * kLine;
+    for (u32 begin = first; begin < end; begin += kWarp << shift) {
+      __syncwarp();
+      const u32 line = begin + (lane << shift), number = box.run_lines.quotient(line), before = line - number * box.run_lines.by;
+      if (line < end) {
+        const Places::Pair run = pair(number);
+        places.pair[lane] = {run.from + before * kLine, run.to + before * kLine};
+      }
+      __syncwarp();
+      const Places::Pair* at = places.pair + (lane >> shift);
+      const u32 last = min(begin + (kWarp << shift), end);
+      for (u32 row = begin; row < last; row += kWarp * kLinesInFlight) {
+        const int left = int(last - row) - lane;
+        uint4 value[kLinesInFlight];
+        const Places::Pair* const next = at + of_warp * kLinesInFlight;
+#pragma unroll
+        for (int i = 0; i < kLinesInFlight; ++i, at += of_warp)
+          if (i * kWarp < left) value[i] = read_word(at->from + inside);
+        if (row == first) meanwhile();
+        at = next - of_warp * kLinesInFlight;
+#pragma unroll
+        for (int i = 0; i < kLinesInFlight; ++i, at += of_warp)
+          if (i * kWarp < left) *reinterpret_cast<uint4*>(at->to + inside) = value[i];
+      }
+    }
   }
   // A lane has kLines in flight, and while they come, places of the next ones are computed.
   template <int kLines, class Meanwhile>
@@ -372,7 +409,7 @@ struct BoxCopy {
   // meanwhile() is run once, while the first lines come where that is easy.
   template <class Meanwhile>
   __device__ __forceinline__ void item(u32 number, int lane, Meanwhile meanwhile) const {
-    const u32 first = number * kItemLines, end = min(first + kItemLines, box.num_lines);
+    const u32 first = number * box.item_lines, end = min(first + box.item_lines, box.num_lines);
     if constexpr (kUnit == kLine) {
       copy_words(first, end, lane, meanwhile);
     } else {
@@ -390,13 +427,14 @@ struct Items {
   alignas(16) u32 of_warp[kWarp];  // read in words of 16 bytes, none of which is to hold what others write
   u32 group, num_groups;     // boxes of a group, and how many there are
 
-  // By all threads; count(box) are the items of a box.
+  // By all threads, with `__syncthreads` behind it; count(box) are the items of a box. Few are counted by one
+  // warp, `who`, so that several lists are counted at once.
   template <class Count>
-  __device__ void count_all(u32 num_boxes, Count count) {
+  __device__ void count_all(u32 num_boxes, Count count, u32 who = 0) {
     const u32 thread = threadIdx.x, lane = thread % kWarp;
     const u32 size = max((num_boxes + kGroups - 1) / kGroups, 1u);
     if (num_boxes <= kWarp) {  // a box a lane
-      if (thread < kWarp) {
+      if (thread / kWarp == who) {
         u32 sum = lane < num_boxes ? count(lane) : 0;
 #pragma unroll
         for (int by = 1; by < kWarp; by *= 2) {
@@ -406,7 +444,6 @@ struct Items {
         before[lane + 1] = sum;
         if (lane == 0) before[0] = 0, group = 1, num_groups = kWarp;
       }
-      __syncthreads();
       return;
     }
     for (u32 first = 0; first < kGroups; first += blockDim.x) {

@@ -37,6 +37,7 @@ struct State {
   u32 sent[2];             // CTAs that have sent all their rows (compact targets)
   u32 dispatch_epoch;      // dispatches begun that were planned by a kernel of their own,
   u32 planned;             // and the CTAs of that kernel that have finished
+  u32 cleared[2];          // parts of a result that are 0 (pieces), as of the work counters of a combine
 };
 constexpr int kNumTroubles = 7 + kMaxRanks;  // words from `bad_keys` on
 
@@ -157,6 +158,14 @@ template <class Shape, class = void>
 constexpr bool kSorted = false;
 template <class Shape>
 constexpr bool kSorted<Shape, decltype(void(Shape::sorted_rows))> = true;
+
+// What a dispatch adds to the flag of its rank at a peer, where it has one flag there and that is not the
+// epoch: its CTAs a share each, which are whole together, however many they are.
+constexpr u32 kWholeFlag = 1 << 16;
+template <class Shape, class = void>
+constexpr u32 kFlagStep = 1;
+template <class Shape>
+constexpr u32 kFlagStep<Shape, decltype(void(Shape::num_loops))> = kWholeFlag;
 
 // Where a rank's window has what rank `from` counted: of every column, and its source segments, -1 if
 // it refused the call.

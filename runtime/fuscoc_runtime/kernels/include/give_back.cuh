@@ -4,6 +4,8 @@
 // staging memory of the source, and flag every item there. At the source warps copy flagged items to the
 // result, line by line, and this rank's own rows straight. Half of the warps begin with what goes to peers,
 // the others with what is for this rank; sending never waits, so every flag comes.
+//
+// Of a result that rows do not fill, the rest is 0: all of it is cleared before anything is for this rank.
 #pragma once
 #include "back.cuh"
 #include "pieces.cuh"
@@ -12,6 +14,8 @@ namespace fuscoc {
 
 template <class Shape>
 struct GiveBackWords : BackWords {
+  u32 num_boxes[kMaxRanks];  // that each rank has told this one
+  u64* pending[kWarp];       // flags of warps that have sent all that they will
   Items sent, own, arriving;
   BoxOf<Shape> box[kWarp];
   Places places[kWarp];
@@ -22,13 +26,9 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   using Base = Back<GiveBackWords<Shape>>;
   using Own = BoxOf<Shape>;
   using Base::call, Base::shared;
+  static constexpr i64 kPart = i64(kItemLines) * kLine;  // bytes of a result that a warp clears at once
   const int warp, lane;
   char* const staged;  // memory of this warp for tiles
-
-  template <Reading kHow, class Meanwhile = Nothing>
-  __device__ __forceinline__ void copy(const Own& box, const char* from, char* to, u32 item, Meanwhile meanwhile = {}) const {
-    copy_item<Shape::unit_bytes(0), kHow>(box, from, to, words().places[warp], staged, item, lane, meanwhile);
-  }
 
   __device__ __forceinline__ GiveBackWords<Shape>& words() const { return const_cast<GiveBackWords<Shape>&>(shared); }
   __device__ __forceinline__ u32 epoch() const { return u32(shared.tag >> 32); }
@@ -42,21 +42,21 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   __device__ __forceinline__ const Own& told(int from, u32 box) const {
     return boxes_told<Shape>(call, call.rank, from)[box];
   }
-  __device__ __forceinline__ u32 num_boxes(int from) const {
-    const u64 word = __ldcg(num_told(call, call.rank, from));
-    return u32(word >> 32) == epoch() && this->joins(from) ? u32(word) : 0;
-  }
   __device__ __forceinline__ u32 items_of(const Own& box) const { return __ldcg(&box.num_items); }
   __device__ __forceinline__ u32 sent_items(u32 index) const {
     const int from = source_of(index);
     const u32 box = index / (call.num_ranks - 1);
-    return box < num_boxes(from) ? items_of(told(from, box)) : 0;
+    return box < words().num_boxes[from] ? items_of(told(from, box)) : 0;
   }
   __device__ __forceinline__ u32 own_items(u32 box) const { return items_of(told(call.rank, box)); }
   __device__ __forceinline__ u32 arriving_items(u32 box) const {
     const Own& of = boxes_back<Shape>(call)[box];
-    const u32 items = items_of(of);
-    return items ? items * u32(__ldcg(&of.num_cells)) : 0;
+    return items_of(of) * u32(__ldcg(&of.num_cells));
+  }
+  // Parts of the result to be cleared: none where no two segments have a byte in common and all are moved.
+  __device__ __forceinline__ u32 num_cleared() const {
+    if (Shape::disjoint && i64(*call.moved) == call.result_bytes) return 0;
+    return u32(ceil_div(call.result_bytes, kPart));
   }
 
   // This warp's copy of a box, which it may have already.
@@ -64,6 +64,23 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     Own& mine = words().box[warp];
     if (&box != last) keep_box(mine, box, lane), last = &box;
     return mine;
+  }
+
+  __device__ __forceinline__ u32* cleared() const { return &call.state->cleared[shared.parity]; }
+  __device__ static __noinline__ void clear(char* result, i64 bytes, u32 part, u32* cleared, int lane) {
+    const i64 first = part * kPart, end = min(first + kPart, bytes), wide = first + (end - first) / kLine * kLine;
+    for (i64 at = first + lane * kLine; at < wide; at += kWarp * kLine) *reinterpret_cast<uint4*>(result + at) = {};
+    for (i64 at = wide + lane; at < end; at += kWarp) result[at] = 0;
+    __syncwarp();
+    if (lane != 0) return;
+    fence_gpu();
+    atomicAdd(cleared, 1u);
+  }
+  // Warps that run have all parts by now, and clear them without waiting.
+  __device__ __forceinline__ void wait_for_cleared(u32 parts) const {
+    if (lane == 0)
+      while (load_acquire(cleared()) != parts) __nanosleep(32);
+    __syncwarp();
   }
 
   // Flags what this warp has sent before: it waits until that has arrived, hence while it loads.
@@ -75,96 +92,147 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     }
     pending = nullptr;
   }
-  __device__ void send(u32 index, u32 item, const Own*& last, u64*& pending) const {
+  __device__ static __forceinline__ u32 num_givers() { return (blockDim.x / kWarp + 1) / 2; }  // warps that send first
+  // The same of all of these, in calls so small that each has sent hardly more than one item: one fence for all.
+  __device__ __forceinline__ void signal_all(u64* pending) const {
+    const int num_warps = int(num_givers());
+    u64** const flags = words().pending;
+    if (lane == 0) flags[warp / 2] = pending;
+    __syncwarp();
+    asm volatile("bar.sync 1, %0;" ::"r"(num_warps * kWarp) : "memory");
+    if (warp != 0 || lane >= num_warps || !flags[lane]) return;
+    fence_system();
+    store_relaxed(flags[lane], shared.tag);
+  }
+
+  // What a warp copies next. Without a box it is nothing.
+  struct Next {
+    const Own* box;
+    const char* from;
+    char* to;
+    u32 item;
+    bool arrives;  // a peer writes it now
+    u64* flag;     // of what is sent
+  };
+  __device__ __forceinline__ Next send(u32 index, u32 item, const Own*& last) const {
     const int to = source_of(index);
     const Own& box = held(told(to, index / (call.num_ranks - 1)), last);
-    copy<kSettled>(box, call.rows + box.from, call.window[to] + call.staging_at + box.to, item, [&] { signal(pending); });
-    pending = flag(to, box.flag + item);
+    return {&box, call.rows + box.from, call.window[to] + call.staging_at + box.to, item, false, flag(to, box.flag + item)};
   }
-  __device__ void keep(u32 number, u32 item, const Own*& last) const {
+  __device__ __forceinline__ Next keep(u32 number, u32 item, const Own*& last) const {
     const Own& box = held(told(call.rank, number), last);
-    copy<kSettled>(box, call.rows + box.from, call.result + box.to, item);
+    return {&box, call.rows + box.from, call.result + box.to, item, false, nullptr};
   }
-  __device__ void receive(u32 number, u32 item, const Own*& last) const {
+  __device__ __forceinline__ Next receive(u32 number, u32 item, const Own*& last) const {
     const Own& box = held(boxes_back<Shape>(call)[number], last);
     const int cell = int(item / box.num_items), rank = box.rank + cell * box.rank_step;
-    if (rank == call.rank) return;  // which `keep` copies
+    if (rank == call.rank) return {};  // which `keep` copies
     const u32 inside = item % box.num_items;
     bool there = this->joins(rank);
     if (there && lane == 0) there = this->wait_for(rank, inside, flag(call.rank, box.flag + item));
     there = __shfl_sync(kAllLanes, there, 0);
     const char* const from = call.window[call.rank] + call.staging_at + box.from + cell * box.cell_from;
     char* const to = call.result + box.to + cell * box.cell_to;
-    if (there) copy<kFresh>(box, from, to, inside);
-    else lose(box, to, inside);
+    if (there) return {&box, from, to, inside, true, nullptr};
+    lose(box, to, inside, words().places[warp], lane);
+    return {};
+  }
+  // Copies it, and flags what this warp has sent before.
+  __device__ __forceinline__ void copy(const Next& next, u64*& pending) const {
+    constexpr int unit = Shape::unit_bytes(0);
+    if (!next.box) return;
+    Places& places = words().places[warp];
+    const auto meanwhile = [&] { signal(pending); };
+    // One text for all, or the loops do not fit into a cache of instructions; whole lines are read past L1 anyway.
+    if (unit == kLine || next.arrives) copy_item<unit, kFresh>(*next.box, next.from, next.to, places, staged, next.item, lane, meanwhile);
+    else copy_item<unit, kSettled>(*next.box, next.from, next.to, places, staged, next.item, lane, meanwhile);
+    pending = next.flag;
   }
   // Which is rare, and need not be fast.
-  __device__ __noinline__ void lose(const Own& box, char* to, u32 item) const {
-    copy<kLost>(box, nullptr, to, item);
+  __device__ static __noinline__ void lose(const Own& box, char* to, u32 item, Places& places, int lane) {
+    copy_item<Shape::unit_bytes(0), kLost>(box, nullptr, to, places, nullptr, item, lane);
   }
 
-  __device__ void run() const {
+  // Behind the count of items, `leave` is run by all threads.
+  template <class Leave>
+  __device__ void run(Leave leave) const {
     GiveBackWords<Shape>& all = words();
+    const bool gives = warp % 2 == 0;
+    const auto counter = [&](bool here) {
+      return (here ? call.state->next_finalise : call.state->next_reduce) + shared.parity;
+    };
+    const u32 first = this->ticket(counter(!gives));  // which comes while items are counted
     const auto of_sent = [&](u32 box) { return sent_items(box); };
     const auto of_own = [&](u32 box) { return own_items(box); };
     const auto of_arriving = [&](u32 box) { return arriving_items(box); };
+    const u32 num_cleared = this->num_cleared();
     u32 most = 0;
     for (int from = 0; from < call.num_ranks; ++from)
-      if (from != call.rank) most = max(most, num_boxes(from));
-    const u32 own = num_boxes(call.rank);
-    all.sent.count_all(most * u32(call.num_ranks - 1), of_sent);
-    all.own.count_all(own, of_own);
-    all.arriving.count_all(call.num_ranks > 1 ? own : 0, of_arriving);
-    const u32 num_sent = all.sent.total(), num_own = all.own.total(), num_arriving = all.arriving.total();
-    u32* const next_sent = &call.state->next_reduce[shared.parity];
-    u32* const next_own = &call.state->next_finalise[shared.parity];
+      if (from != call.rank) most = max(most, all.num_boxes[from]);
+    const u32 own = all.num_boxes[call.rank];
+    all.sent.count_all(most * u32(call.num_ranks - 1), of_sent, 0);
+    all.own.count_all(own, of_own, 1);
+    all.arriving.count_all(call.num_ranks > 1 ? own : 0, of_arriving, 2);
+    __syncthreads();
+    leave();
     const Own* last = nullptr;
-    const auto give = [&] {
+    bool waits = num_cleared > 0;
+    const auto next_here = [&](u32 item) -> Next {
+      if (item < num_cleared) {
+        clear(call.result, call.result_bytes, item, cleared(), lane);
+        return {};
+      }
+      if (waits) wait_for_cleared(num_cleared), waits = false;
+      item -= num_cleared;
+      const u32 num_own = all.own.total();
+      if (item < num_own) {
+        const u32 box = all.own.find(item, of_own);
+        return keep(box, item, last);
+      }
+      item -= num_own;
+      const u32 box = all.arriving.find(item, of_arriving);
+      return receive(box, item, last);
+    };
+    const auto next_sent_of = [&](u32 item) -> Next {
+      const u32 index = all.sent.find(item, of_sent);
+      return send(index, item, last);
+    };
+#pragma unroll 1
+    for (int turn = gives ? 0 : 1; turn < 3; ++turn) {
+      const bool here = turn == 1;
+      const u32 ticket = turn == (gives ? 0 : 1) ? first : this->ticket(counter(here));
       u64* pending = nullptr;
-      this->take(next_sent, num_sent, [&](u32 item) {
-        const u32 index = all.sent.find(item, of_sent);
-        send(index, item, last, pending);
+      const u32 num_items = here ? num_cleared + all.own.total() + all.arriving.total() : all.sent.total();
+      this->take(ticket, counter(here), num_items, [&](u32 item) {
+        copy(here ? next_here(item) : next_sent_of(item), pending);
       });
-      signal(pending);
-    };
-    const auto get = [&] {
-      this->take(next_own, num_own + num_arriving, [&](u32 item) {
-        if (item < num_own) {
-          const u32 box = all.own.find(item, of_own);
-          keep(box, item, last);
-        } else {
-          item -= num_own;
-          const u32 box = all.arriving.find(item, of_arriving);
-          receive(box, item, last);
-        }
-      });
-    };
-    if (warp % 2 == 0) give();
-    get();
-    give();
+      if (turn == 0 && num_items <= gridDim.x * num_givers()) signal_all(pending);
+      else signal(pending);
+    }
   }
 };
+
+// Done once in a call, and not fast.
+template <class Words>
+__device__ __noinline__ void end_numbering(const Call& call, const Words& shared) {
+  advance_back(call, shared);
+}
 
 template <class Shape>
 __device__ __forceinline__ void give_back(const Call& call) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ GiveBackWords<Shape> shared;
-  begin_back(call, shared, call.combine_group);
-  const int warp = int(threadIdx.x) / kWarp;
+  const int thread = threadIdx.x, warp = thread / kWarp;
+  const u64 told = thread < call.num_ranks ? __ldcg(num_told(call, call.rank, thread)) : 0;
+  number_back(call, shared, call.combine_group);
+  const u32 place = enter(call);
   char* const staged = reinterpret_cast<char*>(memory) + warp * Shape::tile_bytes;
-  const GiveBack<Shape> state{{call, shared}, warp, int(threadIdx.x) % kWarp, staged};
-  if (goes_on(call, state, call.result_bytes)) state.run();
-}
-
-// Before it: of a result that rows do not fill, the rest is 0. Rows fill it if no two segments have a byte in
-// common and all bytes are moved.
-template <class Shape>
-__device__ __forceinline__ void clear(const Call& call) {
-  if (Shape::disjoint && i64(*call.moved) == call.result_bytes) return;
-  const i64 thread = i64(blockIdx.x) * blockDim.x + threadIdx.x, num_threads = i64(gridDim.x) * blockDim.x;
-  const i64 wide = call.result_bytes / kLine;
-  for (i64 i = thread; i < wide; i += num_threads) reinterpret_cast<uint4*>(call.result)[i] = {};
-  for (i64 i = wide * kLine + thread; i < call.result_bytes; i += num_threads) call.result[i] = 0;
+  const GiveBack<Shape> state{{call, shared}, warp, thread % kWarp, staged};
+  if (thread < call.num_ranks) shared.num_boxes[thread] = u32(told >> 32) == state.epoch() && state.joins(thread) ? u32(told) : 0;
+  __syncthreads();
+  const auto next = [&] { leave(call, place, [&](State&) { end_numbering(call, shared); }); };
+  if (goes_on(call, state, call.result_bytes)) state.run(next);
+  else next();
 }
 
 }  // namespace fuscoc

@@ -4,8 +4,8 @@
 // takes items from several places of the list in turn, since boxes of a rank may follow each other.
 //
 // The last warp of every CTA first marks its share of the slots that all ranks fill here: where two points
-// have one, it is filled twice, by either, and counted. The last CTA tells the peers that everything has
-// come, and waits until they have told it.
+// have one, it is filled twice, by either, and counted. Every CTA tells the peers when its copies have arrived,
+// by its share of a flag. The last one to begin waits for the flags of the peers: all others go on without it.
 #pragma once
 #include "pieces.cuh"
 
@@ -16,6 +16,9 @@ constexpr u32 kPlacesOfList = 16;  // that items of many boxes are taken from
 template <class Shape, class Relation>
 struct Move {
   using Own = BoxOf<Shape>;
+  static constexpr int kMostShared = Relation::num_pieces * Shape::num_fields;
+  // All warps share few boxes; of many, each has the one that it works on.
+  static constexpr bool kShares = !Shape::looks_up && kMostShared <= kWarp;
   struct Shared {
     Items items;
     Own box[kWarp];
@@ -26,24 +29,16 @@ struct Move {
   const int lane;
   Shared& shared;
   char* const staged;  // memory of this warp for tiles
-
-  __device__ Move(const Call& call, char* dynamic, u64*, u32 epoch)
-      : call(call), epoch(epoch), lane(threadIdx.x % kWarp), shared(memory()),
-        staged(dynamic + threadIdx.x / kWarp * Shape::tile_bytes) {}
-  __device__ static __forceinline__ Shared& memory() {
-    __shared__ Shared shared;
-    return shared;
-  }
-  __device__ void before_plan(int, int) {}
+  u32 num_boxes;
 
   __device__ __forceinline__ u32* flag(int window, int from) const {
     return reinterpret_cast<u32*>(call.window[window] + call.dispatch_flags_at) + from * call.max_sources;
   }
   // Items of a box of any field, in all its cells.
   __device__ __forceinline__ u32 items_of(u32 box) const {
+    if constexpr (kShares) return shared.box[box].num_items * u32(shared.box[box].num_cells);
     const Own& of = boxes_forth<Shape>(call)[box];
-    const u32 items = __ldcg(&of.num_items);
-    return items ? items * u32(__ldcg(&of.num_cells)) : 0;
+    return __ldcg(&of.num_items) * u32(__ldcg(&of.num_cells));
   }
 
   template <int kField = 0>
@@ -64,10 +59,18 @@ struct Move {
         shared.places[threadIdx.x / kWarp], staged, item / box.num_cells, lane);
   }
 
+  // Counts the items of the boxes that there are.
+  __device__ __forceinline__ void look(int warp, int num_warps) {
+    num_boxes = __ldcg(call.num_boxes) * Shape::num_fields;
+    if constexpr (kShares) {
+      for (int box = warp; box < kMostShared; box += num_warps) keep_box(shared.box[box], boxes_forth<Shape>(call)[box], lane);
+      __syncthreads();
+    }
+    shared.items.count_all(num_boxes, [&](u32 box) { return items_of(box); });
+    __syncthreads();
+  }
   __device__ void run(int warp, int num_warps) {
-    const u32 num_boxes = *(volatile u32*)call.num_boxes * Shape::num_fields;
     const auto count = [&](u32 box) { return items_of(box); };
-    shared.items.count_all(num_boxes, count);
     const u32 num_items = shared.items.total(), first = gridDim.x * num_warps;
     u32* const next = &call.state->next_send[epoch & 1];
     const u32 places = num_boxes > 1 ? kPlacesOfList : 1, part = (num_items + places - 1) / places;
@@ -78,26 +81,22 @@ struct Move {
       u32 inside = turn % places * part + turn / places;
       if (inside < num_items) {
         const u32 box = shared.items.find(inside, count);
-        if (box != held) keep_box(shared.box[warp], boxes_forth<Shape>(call)[box], lane), held = box;
-        copy(shared.box[warp], int(box % Shape::num_fields), inside);
+        if constexpr (!kShares)
+          if (box != held) keep_box(shared.box[warp], boxes_forth<Shape>(call)[box], lane), held = box;
+        copy(shared.box[kShares ? box : warp], int(box % Shape::num_fields), inside);
       }
       turn = __shfl_sync(kAllLanes, after, 0);
     }
-    finish();
   }
 
-  __device__ void finish() {
-    __syncthreads();
-    if (threadIdx.x != 0) return;
+  // By a warp, when all of its CTA have copied. One that refused has a flag, too, which later calls go on from.
+  __device__ void finish(bool waits) const {
+    if (lane >= call.num_ranks || lane == call.rank) return;
     fence_system();
-    if (atomicAdd(&call.state->sent[epoch & 1], 1u) != gridDim.x - 1) return;
-    fence_system();
-    const auto is_open = [&](int peer) { return peer != call.rank && !(call.routing->refusing >> peer & 1); };
-    for (int peer = 0; peer < call.num_ranks; ++peer)
-      if (is_open(peer)) store_relaxed(flag(peer, call.rank), epoch);
-    for (int peer = 0; peer < call.num_ranks; ++peer)
-      if (is_open(peer))
-        wait_until(call, kDispatchGroup, peer, 0, [&] { return reached(load_acquire(flag(call.rank, peer)), epoch); });
+    add_relaxed(flag(lane, call.rank), kWholeFlag * (blockIdx.x + 1) / gridDim.x - kWholeFlag * blockIdx.x / gridDim.x);
+    if (!waits || call.routing->refusing >> lane & 1) return;
+    const u32* const told = flag(call.rank, lane);
+    wait_until(call, kDispatchGroup, lane, 0, [&] { return reached(load_acquire(told), epoch * kWholeFlag); });
   }
 
   __device__ void mark_all() {
@@ -108,6 +107,7 @@ struct Move {
         const u64* const word = ready_word(call, call.rank, from, 0);
         wait_until(call, kStagedSlots, from, 0, [&] { return u32((ready = load_acquire(word)) >> 32) == epoch; });
         if (u32(ready >> 32) != epoch) ready = 0;
+        else if (blockIdx.x == 0) *num_told(call, call.rank, from) = ready;
       }
       const u32 num_boxes = __shfl_sync(kAllLanes, u32(ready), 0);
       // All warps that mark share a box of few; of many, each has one.
@@ -138,5 +138,40 @@ struct Move {
     }
   }
 };
+
+template <class Shape, class Relation>
+__device__ __forceinline__ void move(const Call& call) {
+  using Kind = Move<Shape, Relation>;
+  extern __shared__ __align__(128) unsigned char memory[];
+  __shared__ typename Kind::Shared shared;
+  __shared__ u32 epoch;
+  __shared__ bool aborted;
+  __shared__ u32 planned;
+  if (threadIdx.x == 0) {
+    const u32 before = *(volatile u32*)&call.state->dispatch_epoch, abort = *(volatile u32*)&call.state->abort;
+    epoch = before + 1;
+    aborted = abort;
+  }
+  __syncthreads();
+  const int warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp;
+  Kind kind{call, epoch, int(threadIdx.x) % kWarp, shared, reinterpret_cast<char*>(memory) + warp * Shape::tile_bytes, 0};
+  // While ranks meet, boxes of the call before are counted, which often are those of this one.
+  if constexpr (Kind::kShares) kind.look(warp, num_warps);
+  if (threadIdx.x == 0)
+    while ((planned = load_acquire(&call.state->planned)) % kMade != 1) __nanosleep(32);
+  const u32 place = enter(call);
+  if (!Kind::kShares || planned >= kMade) kind.look(warp, num_warps);
+  leave(call, place, [&](State& state) {
+    const u32 other = ~epoch & 1;
+    state.dispatch_epoch = epoch;
+    state.planned = state.next_send[other] = 0;
+  });
+  if (!aborted) {
+    kind.run(warp, num_warps);
+    __syncthreads();
+    if (warp == num_warps - 1) kind.finish(__shfl_sync(kAllLanes, place, kWarp - 1) == gridDim.x - 1);
+  }
+  wait_for_previous();
+}
 
 }  // namespace fuscoc

@@ -34,7 +34,7 @@ template <class Shape>
 __device__ __forceinline__ BoxOf<Shape>* boxes_told(const Call& call, int window, int from) {
   return reinterpret_cast<BoxOf<Shape>*>(call.window[window] + call.boxes_at) + from * call.max_boxes;
 }
-// How many of them there are, {number, epoch}.
+// How many of them there are, {number, epoch}: the word by which that rank has said so to dispatch.
 __device__ __forceinline__ u64* num_told(const Call& call, int window, int from) {
   return reinterpret_cast<u64*>(call.window[window] + call.told_at) + from;
 }
@@ -202,6 +202,11 @@ struct Pieces {
     return num;
   }
 
+  // Of what rows come back as, too, so that both ends of a call have the same items.
+  __device__ __forceinline__ u32 item_lines() const {
+    return call.num_sources * Shape::fanout * Shape::row_bytes(0) <= kSmallCall ? kFewItemLines : kItemLines;
+  }
+
   template <int kField>
   __device__ __noinline__ void forth(const PieceOf<Shape>& piece, const Cells& of, i64 box) {
     Loop loop[num_steps + 1];
@@ -211,7 +216,7 @@ struct Pieces {
     const int outer = count_outer(loop, num, kTarget, range);
     made.num_items = 0;
     const i64 rank = piece.rank + of.first * of.step;
-    if (!of.num || !make_box<Shape::unit_bytes(kField)>(made, loop, num, outer, range, Shape::run_bytes(kField), kSource, kTarget))
+    if (!of.num || !make_box<Shape::unit_bytes(kField)>(made, loop, num, outer, range, Shape::run_bytes(kField), kSource, kTarget, item_lines()))
       drop(call.state->overflowed, of.num * of.points);
     else if (of.num == 1 && rank == call.rank)  // tiles are written in words that are too narrow for NVLink
       cut_tiles<Shape::unit_bytes(kField)>(made, Shape::tile_bytes);
@@ -279,9 +284,9 @@ struct Pieces {
     const i64 pitch = packed + floor_mod(src_step - packed, kLine);  // of a cell
     const i64 src = piece.src * Shape::cell_bytes(0) + of.first * src_step;
     Own home, told, mine;
-    bool fits = of.num > 0 && make_box<unit>(home, loop, num, outer, range, Shape::run_bytes(0), kPacked, kSource) &&
-                make_box<unit>(told, loop, num, outer, range, Shape::run_bytes(0), kTarget, kPacked) &&
-                make_box<unit>(mine, loop, num, outer, range, Shape::run_bytes(0), kTarget, kSource);
+    bool fits = of.num > 0 && make_box<unit>(home, loop, num, outer, range, Shape::run_bytes(0), kPacked, kSource, item_lines()) &&
+                make_box<unit>(told, loop, num, outer, range, Shape::run_bytes(0), kTarget, kPacked, item_lines()) &&
+                make_box<unit>(mine, loop, num, outer, range, Shape::run_bytes(0), kTarget, kSource, item_lines());
     i64 staging = 0;
     if (fits) {
       cut_tiles<unit>(mine, Shape::tile_bytes);
@@ -346,16 +351,16 @@ struct Pieces {
 
   // What boxes follow from where no input is looked up: the same ones are there already if nothing of it
   // has changed since the handle's memory was last used, and no point was dropped then.
-  __device__ bool is_stale() {
-    constexpr int num = kMaxInputs + kMaxRanks;
+  static constexpr int num_made_of = kMaxInputs + kMaxRanks;
+  __device__ bool is_stale(i64 made_of) {
     const int i = threadIdx.x;
-    if (i < num) {
+    if (i < num_made_of) {
       const i64 value = i < kMaxInputs ? call.extents[i] : i - kMaxInputs < call.num_ranks
                                              ? i64(shared.meeting.num_slots_of[i - kMaxInputs]) : 0;
-      if (call.made_of[i] != value) shared.stale = 1;
+      if (made_of != value) shared.stale = 1;
       call.made_of[i] = value;
     }
-    if (i == 0 && (call.made_of[num] == 0 || shared.meeting.peers.refusing)) shared.stale = 1;
+    if (i == num_made_of && (made_of == 0 || shared.meeting.peers.refusing)) shared.stale = 1;
     __syncthreads();
     return shared.stale;
   }
@@ -375,18 +380,21 @@ struct Pieces {
       if (threadIdx.x == 0) note(call, call.state->excess, u32(min(num_entries - call.max_entries, i64(1) << 30)));
       num_entries = 0;
     }
+    i64 made_of = 0;  // which comes while the ranks meet
+    if (!Shape::looks_up && threadIdx.x <= num_made_of) made_of = call.made_of[threadIdx.x];
     meet(call, shared.meeting, epoch);
     if (threadIdx.x == 0) {
       keep_peers(call, shared.meeting.peers);
       if (shared.bad) note(call, call.state->bad_sizes);
     }
     if (shared.meeting.peers.failed) num_entries = 0;
-    if (Shape::looks_up || is_stale()) make_all(num_entries);
-    const u32 num_boxes = u32(num_entries * Relation::num_pieces);
+    const bool makes = Shape::looks_up || shared.meeting.peers.failed || is_stale(made_of);
+    if (makes) make_all(num_entries);
+    __syncthreads();
+    if (threadIdx.x == kWarp) tell_planned(call, makes ? kMade : 0);
     if (int(threadIdx.x) < call.num_ranks) {
-      fence_system();
-      store_relaxed(num_told(call, threadIdx.x, call.rank), tagged(num_boxes, epoch));
-      store_relaxed(ready_word(call, threadIdx.x, call.rank, 0), tagged(num_boxes, epoch));
+      if (makes) fence_system();
+      store_relaxed(ready_word(call, threadIdx.x, call.rank, 0), tagged(u32(num_entries * Relation::num_pieces), epoch));
     }
   }
   __device__ void make_all(i64 num_entries) {
@@ -411,7 +419,7 @@ struct Pieces {
       }
       call.moved[0] = points * Shape::row_bytes(0);
       call.moved[1] = u64(Shape::ragged ? min(shared.points, room) : call.num_sources * Shape::fanout);
-      call.made_of[kMaxInputs + kMaxRanks] = !shared.dropped && !shared.meeting.peers.refusing;
+      call.made_of[num_made_of] = !shared.dropped && !shared.meeting.peers.refusing && !shared.meeting.peers.failed;
     }
   }
 };
@@ -420,16 +428,22 @@ template <class Shape, class Relation>
 __device__ __forceinline__ void place_pieces(const Call& call) {
   __shared__ Numbers numbers;
   __shared__ typename Pieces<Shape, Relation>::Shared shared;
-  const u32 turn = begin_plan(call, numbers);
+  read_numbers(call, numbers);
+  __syncthreads();
   let_next_start();
   if (numbers.aborted) {
     plan_nothing<Shape>(call);
-    if (threadIdx.x == 0) *call.num_boxes = 0;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      *call.num_boxes = 0;
+      tell_planned(call, kMade);
+    }
   } else {
     Pieces<Shape, Relation>{call, shared, Relation{call}, numbers.epoch, int(numbers.use & 1),
                              int(threadIdx.x / kWarp) % Pieces<Shape, Relation>::kKinds}.run();
   }
-  finish_plan(call, numbers, turn);
+  // The next kernel may be under way, but of these words it takes none.
+  if (threadIdx.x == blockDim.x - 1) advance_numbers(call, numbers);
 }
 
 }  // namespace fuscoc

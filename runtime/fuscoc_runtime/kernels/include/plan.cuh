@@ -385,36 +385,43 @@ struct Numbers {
   u32 use;       // of the handle's memory
   bool aborted;  // nobody waits any more, and what is sent now could be taken for an earlier call's
 };
+__device__ __forceinline__ void read_numbers(const Call& call, Numbers& numbers) {
+  if (threadIdx.x != 0) return;
+  const u32 before = *(volatile u32*)&call.state->plan_epoch, uses = *(volatile u32*)&call.routing->uses;
+  const u32 abort = *(volatile u32*)&call.state->abort;
+  numbers.epoch = before + 1;
+  numbers.use = uses + 1;
+  numbers.aborted = abort;
+}
+__device__ __forceinline__ void advance_numbers(const Call& call, const Numbers& numbers) {
+  State& state = *call.state;
+  Routing& routing = *call.routing;
+  state.plan_epoch = routing.epoch = numbers.epoch;
+  state.rows_ticket = routing.ticket = call.ticket;
+  routing.combines = 0;
+  routing.uses = numbers.use;
+  routing.dropped[~numbers.use & 1] = 0;
+  tell_troubles(call);
+}
 __device__ __forceinline__ u32 begin_plan(const Call& call, Numbers& numbers) {
-  if (threadIdx.x == 0) {
-    const u32 before = *(volatile u32*)&call.state->plan_epoch, uses = *(volatile u32*)&call.routing->uses;
-    const u32 abort = *(volatile u32*)&call.state->abort;
-    numbers.epoch = before + 1;
-    numbers.use = uses + 1;
-    numbers.aborted = abort;
-  }
+  read_numbers(call, numbers);
   return enter(call);
 }
 __device__ __forceinline__ void end_plan(const Call& call, const Numbers& numbers, u32 place) {
-  leave(call, place, [&](State& state) {
-    Routing& routing = *call.routing;
-    state.plan_epoch = routing.epoch = numbers.epoch;
-    state.rows_ticket = routing.ticket = call.ticket;
-    routing.combines = 0;
-    routing.uses = numbers.use;
-    routing.dropped[~numbers.use & 1] = 0;
-    tell_troubles(call);
-  });
+  leave(call, place, [&](State&) { advance_numbers(call, numbers); });
 }
 
-// The same of a kernel whose next one may have started: that one waits for all of its CTAs.
+// What the next kernel waits for, which may have started, is there: it waits for all CTAs to say so. By one
+// thread, behind `__syncthreads`.
+constexpr u32 kMade = 1 << 16;  // and it is not what has been there before
+__device__ __forceinline__ void tell_planned(const Call& call, u32 made = 0) {
+  __threadfence();
+  atomicAdd(&call.state->planned, 1u | made);
+}
 __device__ __forceinline__ void finish_plan(const Call& call, const Numbers& numbers, u32 place) {
   end_plan(call, numbers, place);
   __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    atomicAdd(&call.state->planned, 1u);
-  }
+  if (threadIdx.x == 0) tell_planned(call);
 }
 
 // What is left of a dispatch that is not made: nothing has come.

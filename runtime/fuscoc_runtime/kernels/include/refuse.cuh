@@ -24,7 +24,7 @@ __device__ __forceinline__ void refuse(const Call& call) {
     // Until then a peer may still look at those of the call before.
     store_relaxed(ready_word(call, peer, call.rank, 0), tagged(0, epoch));
     u32* const flags = reinterpret_cast<u32*>(call.window[peer] + call.dispatch_flags_at);
-    store_relaxed(flags + call.rank * call.max_sources, epoch);  // compact targets wait for it
+    store_relaxed(flags + call.rank * call.max_sources, epoch * kFlagStep<Shape>);  // some targets wait for it
   }
   if (threadIdx.x == 0) {
     State& state = *call.state;

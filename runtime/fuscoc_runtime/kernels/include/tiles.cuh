@@ -50,7 +50,7 @@ __device__ __noinline__ void cut_tiles(Box<kSteps>& box, u32 room) {
   const u32 in_range = apart ? 1 : u32(box.range_bytes / (row * num_rows)), pitch = tile_pitch(best_rows, run);
   const u32 ranges = box.num_lines / box.range_lines.by;
   const i64 items = i64(apart ? ranges / num_rows : ranges * in_range) * bands * chunks;
-  if (items > kMostTiles * i64(box.num_items)) return;
+  if (items > kMostTiles * ceil_div(box.num_lines, kItemLines)) return;
   box.tiling = {best_rows, best, num_rows, num_columns, run, pitch, apart,
                 Divisor::of(u32(row)), Divisor::of(bands), Divisor::of(chunks), Divisor::of(pitch / kLine)};
   box.num_items = u32(items);

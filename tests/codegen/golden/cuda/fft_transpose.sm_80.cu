@@ -35,7 +35,7 @@ struct Shape {
     return 1;
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 320);
+static_assert(sizeof(BoxOf<Shape>) == 328);
 static_assert(sizeof(Marks<Shape::num_loops>) == 96);
 
 struct Relation {
@@ -93,10 +93,8 @@ struct Relation {
 extern "C" __global__ void __launch_bounds__(512, 1)
 fft_transpose_plan(const __grid_constant__ Call call) { place_pieces<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(896, 1)
-fft_transpose_dispatch(const __grid_constant__ Call call) { dispatch<Move<Shape, Relation>>(call); }
+fft_transpose_dispatch(const __grid_constant__ Call call) { move<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 fft_transpose_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(768, 1)
-fft_transpose_clear(const __grid_constant__ Call call) { clear<Shape>(call); }
 extern "C" __global__ void __launch_bounds__(768, 1)
 fft_transpose_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }

@@ -35,7 +35,7 @@ struct Shape {
     return (65536 * strides[0]);
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 256);
+static_assert(sizeof(BoxOf<Shape>) == 264);
 static_assert(sizeof(Marks<Shape::num_loops>) == 48);
 
 struct Relation {
@@ -68,6 +68,6 @@ struct Relation {
 extern "C" __global__ void __launch_bounds__(512, 1)
 kv_pages_plan(const __grid_constant__ Call call) { place_pieces<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(896, 1)
-kv_pages_dispatch(const __grid_constant__ Call call) { dispatch<Move<Shape, Relation>>(call); }
+kv_pages_dispatch(const __grid_constant__ Call call) { move<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 kv_pages_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }

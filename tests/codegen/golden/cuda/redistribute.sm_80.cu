@@ -36,7 +36,7 @@ struct Shape {
     return 1;
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 288);
+static_assert(sizeof(BoxOf<Shape>) == 296);
 static_assert(sizeof(Marks<Shape::num_loops>) == 80);
 
 struct Relation {
@@ -110,10 +110,8 @@ struct Relation {
 extern "C" __global__ void __launch_bounds__(512, 1)
 redistribute_plan(const __grid_constant__ Call call) { place_pieces<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(896, 1)
-redistribute_dispatch(const __grid_constant__ Call call) { dispatch<Move<Shape, Relation>>(call); }
+redistribute_dispatch(const __grid_constant__ Call call) { move<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 redistribute_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(768, 1)
-redistribute_clear(const __grid_constant__ Call call) { clear<Shape>(call); }
 extern "C" __global__ void __launch_bounds__(768, 1)
 redistribute_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }

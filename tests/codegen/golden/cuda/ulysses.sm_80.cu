@@ -36,7 +36,7 @@ struct Shape {
     return (8192);
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 352);
+static_assert(sizeof(BoxOf<Shape>) == 360);
 static_assert(sizeof(Marks<Shape::num_loops>) == 96);
 
 struct Relation {
@@ -96,10 +96,8 @@ struct Relation {
 extern "C" __global__ void __launch_bounds__(512, 1)
 ulysses_plan(const __grid_constant__ Call call) { place_pieces<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(896, 1)
-ulysses_dispatch(const __grid_constant__ Call call) { dispatch<Move<Shape, Relation>>(call); }
+ulysses_dispatch(const __grid_constant__ Call call) { move<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 ulysses_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(768, 1)
-ulysses_clear(const __grid_constant__ Call call) { clear<Shape>(call); }
 extern "C" __global__ void __launch_bounds__(768, 1)
 ulysses_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }

@@ -38,7 +38,7 @@ struct Shape {
     return (3 * strides[0]);
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 320);
+static_assert(sizeof(BoxOf<Shape>) == 328);
 static_assert(sizeof(Marks<Shape::num_loops>) == 80);
 
 struct Relation {
@@ -83,10 +83,8 @@ struct Relation {
 extern "C" __global__ void __launch_bounds__(512, 1)
 vit_patches_plan(const __grid_constant__ Call call) { place_pieces<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(512, 1)
-vit_patches_dispatch(const __grid_constant__ Call call) { dispatch<Move<Shape, Relation>>(call); }
+vit_patches_dispatch(const __grid_constant__ Call call) { move<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 vit_patches_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(512, 1)
-vit_patches_clear(const __grid_constant__ Call call) { clear<Shape>(call); }
 extern "C" __global__ void __launch_bounds__(512, 1)
 vit_patches_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }

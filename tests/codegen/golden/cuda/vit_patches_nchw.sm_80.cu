@@ -38,7 +38,7 @@ struct Shape {
     return (loop == 0 ? 1 * strides[0] : loop == 1 ? 1 : 1 * strides[1]);
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 384);
+static_assert(sizeof(BoxOf<Shape>) == 392);
 static_assert(sizeof(Marks<Shape::num_loops>) == 80);
 
 struct Relation {
@@ -84,10 +84,8 @@ struct Relation {
 extern "C" __global__ void __launch_bounds__(512, 1)
 vit_patches_nchw_plan(const __grid_constant__ Call call) { place_pieces<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(512, 1)
-vit_patches_nchw_dispatch(const __grid_constant__ Call call) { dispatch<Move<Shape, Relation>>(call); }
+vit_patches_nchw_dispatch(const __grid_constant__ Call call) { move<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 vit_patches_nchw_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(512, 1)
-vit_patches_nchw_clear(const __grid_constant__ Call call) { clear<Shape>(call); }
 extern "C" __global__ void __launch_bounds__(512, 1)
 vit_patches_nchw_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }

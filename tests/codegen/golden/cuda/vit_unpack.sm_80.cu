@@ -36,7 +36,7 @@ struct Shape {
     return 1;
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 256);
+static_assert(sizeof(BoxOf<Shape>) == 264);
 static_assert(sizeof(Marks<Shape::num_loops>) == 64);
 
 struct Relation {
@@ -74,10 +74,8 @@ struct Relation {
 extern "C" __global__ void __launch_bounds__(512, 1)
 vit_unpack_plan(const __grid_constant__ Call call) { place_pieces<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(512, 1)
-vit_unpack_dispatch(const __grid_constant__ Call call) { dispatch<Move<Shape, Relation>>(call); }
+vit_unpack_dispatch(const __grid_constant__ Call call) { move<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 vit_unpack_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(512, 1)
-vit_unpack_clear(const __grid_constant__ Call call) { clear<Shape>(call); }
 extern "C" __global__ void __launch_bounds__(512, 1)
 vit_unpack_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }
