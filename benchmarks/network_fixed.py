@@ -7,7 +7,8 @@ Every rank is a node of its own, by an NCCL_HOSTID of its own, so NCCL uses its 
 between them (preload ``nic.so`` of `network.py` for a NIC each); where there are fewer GPUs than
 ranks they share one. Contenders are fuscoc with ``max_sources``, fuscoc without it, and raw sends
 and receives of the bytes that must cross; they run in turn on the same inputs, and rows and sums
-are verified before and after they are timed.
+are verified before and after they are timed. Where NCCL takes all ranks for those of one host,
+calls of fixed capacity can also be graphs that are replayed.
 
 Microseconds, medians, of the slowest rank:
 
@@ -54,7 +55,7 @@ COLUMNS = (
 )  # fmt: skip
 WARM = "warm host dispatch", "warm host combine"
 SHOWN = (*COLUMNS, *WARM, "beyond", "MB")
-FIXED, EXACT = "fixed capacity", "exact sizes"
+FIXED, CAPTURED, EXACT = "fixed capacity", "fixed capacity, captured", "exact sizes"
 
 
 class Called(Contender):
@@ -88,6 +89,38 @@ class Called(Contender):
         worked = self.rows.clone()
         worked[:num_slots] = self.batch.work(self.rows[:num_slots])
         self.worked = worked
+        self.combine()
+        wrong += self.batch.wrong_result(self.result)
+        self.shuffle.check()
+        return wrong
+
+
+class Captured(Called):
+    """The same, each call as a graph that is replayed."""
+
+    def __init__(self, name: str, batch: Batch, shuffle: Shuffle) -> None:
+        super().__init__(name, batch, shuffle)
+        moe = batch.moe
+        self._forth, self._back = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        given = {"topk_idx": moe.topk_idx, "topk_weights": moe.topk_weights}
+        with torch.cuda.graph(self._forth, capture_error_mode="thread_local"):
+            self.rows, self.handle = shuffle.dispatch(moe.x, **given)
+        self.worked = torch.zeros_like(self.rows)
+        with torch.cuda.graph(self._back, capture_error_mode="thread_local"):
+            self.result = shuffle.combine(self.worked, self.handle)
+
+    def dispatch(self) -> None:
+        self._forth.replay()
+
+    def combine(self) -> None:
+        self._back.replay()
+
+    def verify(self) -> list[str]:
+        num_slots = self.batch.expected[2]
+        assert self.worked is not None
+        self.dispatch()
+        wrong = self.batch.wrong_rows(self.rows[:num_slots])
+        self.worked[:num_slots] = self.batch.work(self.rows[:num_slots])
         self.combine()
         wrong += self.batch.wrong_result(self.result)
         self.shuffle.check()
@@ -153,11 +186,16 @@ def run_case(
     idx = routing(kind, tokens, model, topology, dist.get_rank())
     batch = make_batch(model, idx, topology, device)
     given: dict[str, Any] = {"topology": topology, "device": device, "num_sms": options.num_sms}
-    limits: dict[str, dict[str, int]] = {FIXED: {"max_sources": tokens}, EXACT: {}}
-    shuffles = {name: Shuffle(ARTIFACT, **limits[name], **given) for name in options.contenders}
+    shuffles = [
+        Shuffle(ARTIFACT, max_sources=None if name == EXACT else tokens, **given)
+        for name in options.contenders
+    ]
     contenders: list[Contender] = [
         RawWire(batch, model, slice_bytes=len(batch.moe.x) * model.row_bytes),
-        *(Called(name, batch, shuffle) for name, shuffle in shuffles.items()),
+        *(
+            (Captured if name == CAPTURED else Called)(name, batch, shuffle)
+            for name, shuffle in zip(options.contenders, shuffles, strict=True)
+        ),
     ]
     wrong = {each.name: each.verify() for each in contenders}
     iterations, barrier = options.iterations, Barrier(device)
@@ -187,7 +225,7 @@ def run_case(
                 "wrong": [line for lines in problems for line in lines],
             }
         )
-    for shuffle in shuffles.values():
+    for shuffle in shuffles:
         shuffle.close()
     for entry in report:
         entry["beyond"] = round(entry["total"] - report[0]["total"], 1)
@@ -208,7 +246,7 @@ def megabytes(contender: Contender) -> float:
     if isinstance(contender, Called):
         memory = contender.shuffle.memory()
         return memory.num_bytes / 1e6
-    assert isinstance(contender, RawWire)
+    assert isinstance(contender, RawWire), contender
     return (contender.sent.nbytes + contender.received.nbytes) / 1e6
 
 
@@ -247,7 +285,8 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=31)
     parser.add_argument("--compile-only", action="store_true", help="write the artifact and stop")
     parser.add_argument("--wire", type=wire, default=0, help=WIRES)
-    parser.add_argument("--contenders", nargs="+", choices=(FIXED, EXACT), default=[FIXED, EXACT])
+    names = FIXED, CAPTURED, EXACT
+    parser.add_argument("--contenders", nargs="+", choices=names, default=[FIXED, EXACT])
     parser.add_argument("--num-sms", type=int, help="for copies; else all, or a share of them")
     parser.add_argument("--gemm", action="store_true", help="the same beside GEMMs as well")
     parser.add_argument("--json", type=Path)

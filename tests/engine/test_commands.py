@@ -296,6 +296,23 @@ def test_nobody_posts_to_a_closed_communicator() -> None:
     assert number.value == 2
 
 
+def test_graphs_have_no_programmatic_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands, taken = made([(["a"], "c", True)], ctypes.c_int64(), [])
+    driver, is_capturing = Recorded(taken), True
+    on_gpu = CommandList(torch.device("cpu"), commands)
+    on_gpu._native = NativeList(commands, on_gpu.names, driver.calls)
+    asked = "_cuda_isCurrentStreamCapturing"
+    monkeypatch.setattr(torch._C, asked, lambda: is_capturing, raising=False)
+    numbers = on_gpu.numbers({"c": 2})
+    on_gpu.submit(numbers, STREAM)
+    is_capturing = False
+    on_gpu.submit(numbers, STREAM)
+    on_gpu.submit(numbers, STREAM, Turn())
+    [with_edge] = expected([(["a"], "c", True)], {"c": 2}, 0)
+    plain = (*with_edge[:9], 0, *with_edge[10:])
+    assert driver.notes == [plain, with_edge, with_edge]
+
+
 def test_a_number_is_missing() -> None:
     commands, _ = made([(["a", "b.x"], "c", False)], ctypes.c_int64(), [])
     with pytest.raises(KernelError, match=r"no value for 'b\.x'"):

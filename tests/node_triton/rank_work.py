@@ -295,9 +295,9 @@ def one_refuses(group: Any, artifact: str) -> list[str]:
     return said
 
 
-def one_is_late(group: Any, artifact: str) -> None:
+def one_is_late(group: Any, artifact: str, **options: Any) -> None:
     """By more than the grace, and less than the timeout: nobody has ended, so waits go on."""
-    shuffle = open_shuffle(group, artifact)
+    shuffle = open_shuffle(group, artifact, **options)
     for number in range(2):
         if shuffle.rank == number:
             time.sleep(2 * GRACE_SECONDS)  # the other rank takes some of it until it waits

@@ -104,7 +104,7 @@ BACK = {
 MANY = {
     "destinations": rows("x : f32[3]", back="combine reverse reduce sum", fan=40),
     "compact destinations": rows(
-        "x : f32[3]", back="combine reverse reduce max", fan=300, keys=30, options="compact"
+        "x : f32[3]", back="combine reverse reduce max", fan=300, keys=36, options="compact"
     ),
     "keys": rows("x : f32[3]", back="combine reverse reduce sum", keys=9000, options="align 4"),
     "compact keys": rows(

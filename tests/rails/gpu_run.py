@@ -1,14 +1,19 @@
-"""Fixed capacity between nodes on real GPUs, each rank a node of its own.
+"""Fixed capacity between nodes on real GPUs.
 
-``torchrun --nproc-per-node 2 -m tests.rails.gpu_run ARTIFACT…`` takes those of ``models.py``
-in their order and exits non-zero, after naming every mismatch, when something is wrong. Ranks share
-GPUs where there are fewer; ``python -m tests.rails.models FOLDER`` compiles the artifacts.
+``torchrun --nproc-per-node 2 -m tests.rails.gpu_run --topology 2x1 ARTIFACT…`` takes those of
+``models.py`` in their order and exits non-zero, after naming every mismatch, when something is
+wrong. Nodes have host ids of their own, and NCCL its network between them; with ``--one-host`` they
+have not, and calls are captured by CUDA graphs as well. Ranks of different nodes share GPUs where
+there are fewer (of nodes with several ranks under MPS); ``python -m tests.rails.models FOLDER``
+compiles the artifacts.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,17 +21,21 @@ import torch.distributed as dist
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face.shuffle import Shuffle
+from fuscoc_runtime.topology import Topology
 from tests.node_triton.gpu_run import MOST, Runs, told
 from tests.rails.models import MODELS
 
 TIMEOUT = 60.0
 
 
-def join() -> torch.device:
-    """A job of nodes of one rank. NCCL takes ranks with host ids of their own for several hosts."""
-    rank = int(os.environ["RANK"])
-    device = torch.device("cuda", rank % torch.cuda.device_count())
-    os.environ["NCCL_HOSTID"] = f"node-{rank}"
+def join(topology: Topology, is_one_host: bool) -> torch.device:
+    """A job of such nodes. NCCL takes those with host ids of their own for several hosts."""
+    rank, gpus = int(os.environ["RANK"]), torch.cuda.device_count()
+    # Ranks of one node are on different GPUs, whatever the others use.
+    number = rank if topology.ranks_per_node == 1 else topology.local_rank(rank)
+    device = torch.device("cuda", number % gpus)
+    if not is_one_host:
+        os.environ["NCCL_HOSTID"] = f"node-{topology.node(rank)}"
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     return device
@@ -60,9 +69,23 @@ def gradients(runs: Runs) -> None:
             runs.wrong.append(f"{runs.model}: gradients of {name} are off by {error:.1e}")
 
 
-def mistakes(artifact: str, device: torch.device, wrong: list[str]) -> None:
-    """Keys that do not exist and rows without a slot are told on the rank that gave them."""
-    shuffle = Shuffle(artifact, max_sources=MOST, device=device, capacity=128, timeout=TIMEOUT)
+def refused_capture(runs: Runs) -> None:
+    """Where NCCL has a network, graphs are refused, and calls go on."""
+    x, idx, weights = runs.batch("uniform", 128)
+    try:
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+            runs.dispatch(x, idx, weights)
+        runs.wrong.append(f"{runs.model}: a graph has captured threads of NCCL's")
+    except FuscoRuntimeError as error:
+        if "cannot be captured" not in str(error):
+            runs.wrong.append(f"{runs.model}: a graph is refused by {error}")
+
+
+def mistakes(artifact: str, wrong: list[str], **options: Any) -> None:
+    """Two ranks: keys that do not exist and rows without a slot are told on the rank that gave
+    them."""
+    shuffle = Shuffle(artifact, max_sources=MOST, capacity=128, **options)
+    device = shuffle.device
     rank, hidden = shuffle.rank, MODELS[-1].hidden
     idx = torch.zeros(100, MODELS[-1].topk, dtype=torch.int64, device=device)
     idx[:, 1:] = -1
@@ -86,11 +109,22 @@ def mistakes(artifact: str, device: torch.device, wrong: list[str]) -> None:
 
 
 def main() -> int:
-    device = join()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--topology", type=Topology.parse, default=Topology(2, 1))
+    parser.add_argument("--one-host", action="store_true")
+    parser.add_argument("artifacts", nargs="+")
+    given = parser.parse_args()
+    device = join(given.topology, given.one_host)
+    options = {"topology": given.topology, "device": device, "timeout": TIMEOUT}
     wrong: list[str] = []
-    for artifact, model in zip(sys.argv[1:], MODELS, strict=True):
-        runs = Runs(artifact, model, wrong, device=device, num_sms=share(device), timeout=TIMEOUT)
+    for artifact, model in zip(given.artifacts, MODELS, strict=True):
+        runs = Runs(artifact, model, wrong, num_sms=share(device), **options)
         assert isinstance(runs.shuffle.engine.node, RailNode)
+        if model == MODELS[0]:
+            if given.one_host:
+                runs.graph()
+            else:
+                refused_capture(runs)
         for kind in ("uniform", "single", "messy"):
             for tokens in (MOST, 1 + 100 * runs.rank, 0):
                 runs.verify(kind, tokens)
@@ -98,7 +132,8 @@ def main() -> int:
             runs.stress()
         if model == MODELS[-1]:
             gradients(runs)
-            mistakes(artifact, device, wrong)
+            if dist.get_world_size() == 2:
+                mistakes(artifact, wrong, **options)
         if dist.get_rank() == 0:
             print(f"{model}: {len(wrong)} wrong so far", flush=True)
     return told(wrong)

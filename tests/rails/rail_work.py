@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -100,6 +101,24 @@ def dispatch_is_refused(group: Any, artifact: str, topology: str) -> list[str]:
     if shuffle.rank == 1:
         said.append(said_by(lambda: shuffle.dispatch(**few)))
     return said
+
+
+def captured(group: Any, artifact: str, topology: str) -> str:
+    """Calls in the memory of captured ones, among others; what is said where none can be."""
+    shuffle = open_shuffle(group, artifact, topology)
+    rings = shuffle.engine.node.rings
+    for seed, is_captured in enumerate((True, False, True, True)):
+        with mock.patch.object(rings, "next", partial(_entry, rings.next, is_captured)):
+            run(shuffle, batch(shuffle.spec, [3, 2], seed), combines=2)
+    shuffle.check()
+    shuffle = open_shuffle(group, artifact, topology, capacity=8)
+    rings = shuffle.engine.node.rings
+    with mock.patch.object(rings, "next", partial(_entry, rings.next, True)):
+        return said_by(lambda: shuffle.dispatch(**points(1, shuffle.rank)))
+
+
+def _entry(next_one: Any, is_captured: bool, _: bool) -> Any:
+    return next_one(is_captured)
 
 
 def one_dies(group: Any, artifact: str, topology: str) -> list[str]:

@@ -63,6 +63,11 @@ def test_repeats(pool: Pool) -> None:
         assert "float64" in wrong
 
 
+def test_captured_calls_have_memory_of_their_own(pool: Pool) -> None:
+    for said in pool.run(rail_work.captured, 2, path(SMALL), "2x1"):
+        assert "cannot be captured by a CUDA graph: with such a capacity" in said
+
+
 LARGER = {"2x1": 2, "2x2": 4}
 """Ranks of topologies; those of four take more time than all other tests here."""
 

@@ -58,6 +58,7 @@ class Membership:
         store: a key-value store of these ranks and this membership alone.
         liveness: which of them are alive.
         timeout: seconds that a wait for another rank may take.
+        is_one_host: whether all ranks have one host id, however many nodes they are told to be.
     """
 
     rank: int
@@ -67,6 +68,7 @@ class Membership:
     store: Store
     liveness: Liveness
     timeout: float
+    is_one_host: bool = False
 
     @property
     def group(self) -> dist.ProcessGroup | None:
@@ -248,7 +250,8 @@ def find_members(
     # Rank 0's token tells this membership's keys from those of any other, earlier or later.
     store = PrefixStore(f"fuscoc/{theirs[0].token}", _get_default_store())
     liveness = Liveness(store, rank, [each.process for each in theirs])
-    return Membership(rank, found, ref(world), device, store, liveness, timeout)
+    is_one_host = len({each.host for each in theirs}) == 1
+    return Membership(rank, found, ref(world), device, store, liveness, timeout, is_one_host)
 
 
 def _greet(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -162,9 +162,10 @@ class CommandList:
     def submit(
         self, numbers: Sequence[int], stream: int | None = None, turn: Turn | None = None
     ) -> None:
-        """Enqueue all of it, with the numbers of `names`. Addresses are of memory that lives until
-        the stream has passed. On a GPU another ``stream`` than the current one may be given, and
-        what it awaits there; on the CPU all that comes before has ended.
+        """Enqueue all of it, with the numbers of `names`, or let a graph that the stream captures
+        have it. Addresses are of memory that lives until the stream has passed. On a GPU another
+        ``stream`` than the current one may be given, and what it awaits there, if it captures
+        nothing; on the CPU all that comes before has ended.
 
         Raises:
             NcclError: an exchange could not be posted, and nothing behind it.
@@ -175,7 +176,20 @@ class CommandList:
             return
         if stream is None:
             stream = torch._C._cuda_getCurrentRawStream(self._device.index)
-        self._native.submit(numbers, stream, turn)
+        is_captured = turn is None and torch._C._cuda_isCurrentStreamCapturing()
+        native = self._captured if is_captured else self._native
+        native.submit(numbers, stream, turn)
+
+    @cached_property
+    def _captured(self) -> NativeList:
+        """The list for graphs: what else is recorded in one asks for its edges by a call that knows
+        no programmatic ones."""
+        plain = [
+            replace(each, follows=False) if isinstance(each, Launch) else each
+            for each in self._commands
+        ]
+        assert self._native is not None
+        return NativeList(plain, self.names, self._native.calls)
 
 
 class _Command(ctypes.Structure):
@@ -233,7 +247,7 @@ class NativeList:
     def __init__(
         self, commands: Sequence[Command], names: Sequence[str], calls: NativeCalls
     ) -> None:
-        self._calls, self._count = calls, len(names)
+        self.calls, self._count = calls, len(names)
         self._numbers = (ctypes.c_int64 * (len(names) + 1))()  # the last one is 0
         first, size = ctypes.addressof(self._numbers), ctypes.sizeof(ctypes.c_int64)
         places = {name: first + size * i for i, name in enumerate(names)}
@@ -271,7 +285,7 @@ class NativeList:
         """
         self._numbers[: self._count] = [*numbers]
         status = ctypes.c_int()
-        calls, commands = ctypes.addressof(self._calls), self._commands
+        calls, commands = ctypes.addressof(self.calls), self._commands
         around = ctypes.byref(_ALONE if turn is None else turn)
         failed = self._submit(calls, commands, len(commands), stream, around, ctypes.byref(status))
         if failed == _NETWORK:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -193,6 +194,8 @@ class RailNode(TritonNode):
         any rank has joined it, how often it will be combined is not known here. Waits for the
         device."""
         entry = self._next_entry()
+        if entry.captured:  # a capture that fails on this rank; only the rings stay in step
+            return entry
         values = {
             **dict.fromkeys(self._forth.names, 0),
             **self._lasting[entry.index],
@@ -231,6 +234,8 @@ class RailNode(TritonNode):
     def bring_back(self, of_points: Tensor) -> Tensor:
         """What this rank has found for the points [num_sources, fanout] that it has taken on, 0 for
         those of others, at its own points: [max_sources, fanout]."""
+        if of_points.is_cuda and torch.cuda.is_current_stream_capturing():
+            self._refuse_capture("gradients of weights come back between nodes")
         found = of_points.view(self._num_nodes, self._stride, -1)
         others = torch.empty_like(found)
         self._rails.exchange(self._rails.between(found, others))
@@ -303,9 +308,20 @@ class RailNode(TritonNode):
     def _next_entry(self) -> RingEntry:
         entry = super()._next_entry()
         if entry.captured:
-            problem = "cannot be captured: between nodes the host posts what travels"
-            raise InputError(self.shuffle.name, self._program.members.rank, problem)
+            self._check_capture()
         return entry
+
+    def _check_capture(self) -> None:
+        """Raise unless a CUDA graph can have what travels."""
+        if not self._members.is_one_host:
+            self._refuse_capture("between hosts a graph would wait for threads of NCCL's")
+        if self._may_overflow:
+            self._refuse_capture("with such a capacity, nodes tell each other what had no slot")
+
+    def _refuse_capture(self, why: str) -> NoReturn:
+        # What the stream tells of such exchanges while they travel is numbered by the host.
+        name, rank = self.shuffle.name, self._members.rank
+        raise InputError(name, rank, f"cannot be captured by a CUDA graph: {why}")
 
     def _allocate_segments(self) -> list[Tensor]:
         # What else a handle has of its own segments.

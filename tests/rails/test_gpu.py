@@ -1,0 +1,22 @@
+"""Fixed capacity between nodes on real GPUs; each case is a torchrun of gpu_run.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.gpus import torchrun
+from tests.rails.models import compile_all
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("topology", "options"),
+    [("2x1", []), ("2x1", ["--one-host"]), ("2x2", []), ("2x2", ["--one-host"])],
+    ids=["2x1", "2x1 on one host", "2x2", "2x2 on one host"],
+)
+def test_models(topology: str, options: list[str], tmp_path: Path) -> None:
+    num_ranks = 2 if topology == "2x1" else 4
+    options = ["--topology", topology, *options]
+    torchrun(num_ranks, "tests/rails/gpu_run.py", *options, *compile_all(tmp_path))
