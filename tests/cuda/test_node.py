@@ -9,7 +9,7 @@ from tests.gpus import torchrun
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
-@pytest.mark.parametrize("script", ["node_run.py", "stress_run.py"])
+@pytest.mark.parametrize("script", ["node_run.py", "stress_run.py", "short_run.py"])
 def test_node(script: str, num_ranks: int) -> None:
     torchrun(num_ranks, f"tests/cuda/{script}", timeout=300)
 
