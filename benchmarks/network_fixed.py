@@ -229,8 +229,9 @@ def run_case(
         shuffle.close()
     for entry in report:
         entry["beyond"] = round(entry["total"] - report[0]["total"], 1)
-    for entry, found in zip(report, beside, strict=False):
-        entry["gemm"] = {**vars(found), "hidden": found.hidden, "slowed": found.slowed}
+    if options.gemm:
+        for entry, found in zip(report, beside, strict=True):
+            entry["gemm"] = {**vars(found), "hidden": found.hidden, "slowed": found.slowed}
     return report
 
 

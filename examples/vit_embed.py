@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from vit_patches import P, Packing, decode, gathered, pack
+from vit_patches import P, Packing, decode, gathered, launch, pack
 
 MEAN, STD = (torch.tensor(each) for each in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
 """Of ImageNet, as in ``vit_patches_normalised.fsc``."""
@@ -100,14 +99,6 @@ def verify(rows: Tensor, packing: Packing, rank: int, decoded: Sequence[list[Ten
             torch.testing.assert_close(found.float(), wanted, rtol=1.01 * 2.0**-8, atol=1e-6)
 
 
-def spawned(rank: int, options: argparse.Namespace, port: int) -> None:
-    os.environ |= {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(options.ranks),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-    }  # fmt: skip
-    run(options)
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
@@ -121,16 +112,5 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:
-    options = arguments()
-    if "RANK" in os.environ:
-        run(options)
-        return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(spawned, (options, port), nprocs=options.ranks)
-
-
 if __name__ == "__main__":
-    main()
+    launch(run, arguments())

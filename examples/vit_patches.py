@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -252,7 +252,21 @@ def verify(ranks: Sequence[Any]) -> None:
     print("verified: all pictures came back bit for bit")
 
 
-def spawned(rank: int, options: argparse.Namespace, port: int) -> None:
+Run = Callable[[argparse.Namespace], None]
+
+
+def launch(run: Run, options: argparse.Namespace) -> None:
+    """One rank of torchrun's, or all of them."""
+    if "RANK" in os.environ:
+        run(options)
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(spawned, (run, options, port), nprocs=options.ranks)
+
+
+def spawned(rank: int, run: Run, options: argparse.Namespace, port: int) -> None:
     os.environ |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(options.ranks),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
@@ -276,16 +290,5 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:
-    options = arguments()
-    if "RANK" in os.environ:
-        run(options)
-        return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(spawned, (options, port), nprocs=options.ranks)
-
-
 if __name__ == "__main__":
-    main()
+    launch(run, arguments())

@@ -22,15 +22,14 @@ from fuscoc.explain.formula import (
     with_values,
 )
 from fuscoc.lang.dtypes import ITEM_BYTES
+from fuscoc_runtime.engine.node.slabs import HEADER_BYTES, MAX_GROUP, POINT_BYTES
+from fuscoc_runtime.engine.node.state import ALIGNMENT, MAX_RANKS, Limits
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
-ALIGNMENT = 1024
-ENTRIES = 4
-"""Memories of handles: of two eager dispatches, and of two captured ones."""
-MAX_RANKS = 8
-"""Of a node; a compact target counts rows for each."""
-POINT_BYTES, HEADER_BYTES, FLAG_BYTES, GROUP = 8, 1024, 4, 2
+ENTRIES = Limits(max_sources=1, capacity=1).num_entries
+"""Memories of handles: of eager dispatches, and of captured ones."""
+FLAG_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ def num_keys(shuffle: ShuffleSpec, topology: Topology) -> int:
 
 def _places(node: NodeSpec, segments: Formula) -> Formula:
     """Places of a slab for so many segments: no program plans those of two nodes."""
-    step = math.lcm(node.tile_sources, GROUP)
+    step = math.lcm(node.tile_sources, MAX_GROUP)
     return product(step, arithmetic("cdiv", segments, step))
 
 

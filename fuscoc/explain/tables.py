@@ -19,6 +19,7 @@ from fuscoc.lang.dtypes import ITEM_BYTES, spelled
 from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.tables import titled_table
 from fuscoc_runtime.engine.bounds import extents_of
+from fuscoc_runtime.engine.node.state import ALIGNMENT
 from fuscoc_runtime.face.choice import choose_triton
 from fuscoc_runtime.manifest.declared import Bound, CastSpec, FieldSpec
 from fuscoc_runtime.manifest.program import LaunchStep, PathSpec
@@ -299,7 +300,7 @@ def _fixed(
         times = f"{each.count} × " if each.count > 1 else ""
         table.add_row(each.name, escape(each.use), escape(f"{times}{text(each.num_bytes)}"))
     table.add_row("window", "what ranks of the node store into", escape(_size(fixed.total(window))))
-    table.caption = f"Every part begins at a multiple of {fixed.ALIGNMENT:,} bytes."
+    table.caption = f"Every part begins at a multiple of {ALIGNMENT:,} bytes."
     return [table]
 
 

@@ -114,15 +114,16 @@ def normalise(found: Line, shape: tuple[int, ...], span: Span, scope: Scope) -> 
         scope.sink.report("FSC058", span, problem)
         return None
     shifts = [-offset / slope for slope, offset in zip(slopes, offsets, strict=True)]
-    rounded = [[rounded_f32(each) for each in numbers] for numbers in (shifts, slopes)]
-    if any(each is None for numbers in rounded for each in numbers):
-        problem = "what is subtracted, or what it is multiplied by, is out of the range of f32"
-        scope.sink.report("FSC058", span, problem)
-        return None
-    made = [tuple(each for each in numbers if each is not None) for numbers in rounded]
-    if all(len(set(numbers)) == 1 for numbers in made):
-        made = [numbers[:1] for numbers in made]
-    return Normalise(*made)
+    made = list[tuple[float, ...]]()
+    for numbers in (shifts, slopes):
+        rounded = [number for each in numbers if (number := rounded_f32(each)) is not None]
+        if len(rounded) < channels:
+            problem = "what is subtracted, or what it is multiplied by, is out of the range of f32"
+            scope.sink.report("FSC058", span, problem)
+            return None
+        made.append(tuple(rounded))
+    is_one = all(len(set(numbers)) == 1 for numbers in made)
+    return Normalise(*(numbers[:1] if is_one else numbers for numbers in made))
 
 
 def rounded_f32(value: Fraction) -> float | None:

@@ -14,7 +14,6 @@ import faulthandler
 import random
 import sys
 import time
-import traceback
 from dataclasses import dataclass
 
 import torch
@@ -125,7 +124,7 @@ class Short:
             for each in rows:
                 each[batch.slots] = 0xA5
         if late:
-            torch.cuda._sleep(own.randrange(1, DELAY_CYCLES))  # type: ignore[no-untyped-call]
+            torch.cuda._sleep(own.randrange(1, DELAY_CYCLES))
         handle = self.engine.dispatch(
             batch.source, [batch.topk_idx, self.owner], [batch.n], batch.n
         )
@@ -136,7 +135,7 @@ class Short:
         for _ in range(combines):
             results = [torch.full_like(each, 7) for each in batch.source]
             if late:
-                torch.cuda._sleep(own.randrange(1, DELAY_CYCLES))  # type: ignore[no-untyped-call]
+                torch.cuda._sleep(own.randrange(1, DELAY_CYCLES))
             self.engine.combine(self.engine.rows, handle, results)
             self.settle()
             for result, wanted in zip(results, batch.back, strict=True):
@@ -231,9 +230,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Exception:
-        traceback.print_exc()
-        sys.stderr.flush()
-        raise
+    sys.exit(main())

@@ -435,13 +435,7 @@ struct Items {
     const u32 size = max((num_boxes + kGroups - 1) / kGroups, 1u);
     if (num_boxes <= kWarp) {  // a box a lane
       if (thread / kWarp == who) {
-        u32 sum = lane < num_boxes ? count(lane) : 0;
-#pragma unroll
-        for (int by = 1; by < kWarp; by *= 2) {
-          const u32 below = __shfl_up_sync(kAllLanes, sum, by);
-          if (lane >= u32(by)) sum += below;
-        }
-        before[lane + 1] = sum;
+        before[lane + 1] = sum_to_lane(lane < num_boxes ? count(lane) : 0u);
         if (lane == 0) before[0] = 0, group = 1, num_groups = kWarp;
       }
       return;
@@ -450,12 +444,7 @@ struct Items {
       const u32 mine = first + thread;
       u32 sum = 0;
       for (u32 box = mine * size; mine < kGroups && box < min((mine + 1) * size, num_boxes); ++box) sum += count(box);
-      u32 total = sum;
-#pragma unroll
-      for (int by = 1; by < kWarp; by *= 2) {
-        const u32 below = __shfl_up_sync(kAllLanes, total, by);
-        if (lane >= u32(by)) total += below;
-      }
+      const u32 total = sum_to_lane(sum);
       if (lane == kWarp - 1) of_warp[thread / kWarp] = total;
       __syncthreads();
       u32 base = first ? before[first] : 0;

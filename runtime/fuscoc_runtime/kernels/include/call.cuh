@@ -331,4 +331,16 @@ __device__ __forceinline__ void leave(const Call& call, u32 place, Advance advan
   advance(*call.state);
 }
 
+// By a warp: the sum of the numbers of this lane and of all lower ones.
+template <class Number>
+__device__ __forceinline__ Number sum_to_lane(Number sum) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int by = 1; by < kWarp; by *= 2) {
+    const Number below = __shfl_up_sync(kAllLanes, sum, by);
+    if (lane >= by) sum += below;
+  }
+  return sum;
+}
+
 }  // namespace fuscoc

@@ -67,13 +67,33 @@ struct RowCopies : Back<Words> {
   __device__ __forceinline__ void copy_placed(int num_rows, Store store) const {
     copy(lane, kWarp, num_rows, [&](int row) { return places[row]; }, store);
   }
+  // Rows of this rank from segment `first` on, by this warp: own ones from their slots, and those of another rank
+  // by their codes from its row `staged` in staging. Of ranks that are `absent` there is poison.
+  template <template <class> class Result>
+  __device__ __forceinline__ void put(i64 first, int num_rows, const int (&code)[chunks], u32 absent, i64 staged) const {
+#pragma unroll
+    for (int c = 0; c < chunks; ++c) {
+      const int row = c * kWarp + lane;
+      const int rank = code_rank(code[c]);
+      if (row >= num_rows) continue;
+      if (code[c] < 0) places[row] = kNone;
+      else if (absent >> rank & 1) places[row] = kLost;
+      else if (rank == call.rank) places[row] = own_row(code_slot(code[c]));
+      else places[row] = u64(staging(call.rank, rank, staged + code_slot(code[c])));
+    }
+    __syncwarp();
+    copy_placed(num_rows, [&](const Word& word, int i, u64 place) {
+      if (!Result<Shape>::leaves_out || place != kNone) word.store(Result<Shape>::word(call, first, i));
+    });
+    __syncwarp();  // before the next places are written
+  }
 };
 
 template <class Shape, template <class> class Result>
 struct CopyBack : RowCopies<Shape, BackWords> {
   using Base = RowCopies<Shape, BackWords>;
   using Base::call, Base::shared, Base::group, Base::warp, Base::lane, Base::places, Base::chunks;
-  using Base::kNone, Base::kLost, Base::flag, Base::staging, Base::own_row;
+  using Base::flag, Base::staging, Base::own_row;
   using Word = typename Base::Word;
 
   // Where the rows lie that are here of a peer's group, as its points say; how many they are.
@@ -142,21 +162,7 @@ struct CopyBack : RowCopies<Shape, BackWords> {
     bool there = true;
     if ((senders & ~shared.refusing) >> lane & 1) there = this->wait_for(lane, item, flag(call.rank, lane, item));
     const u32 absent = __ballot_sync(kAllLanes, !there) | shared.refusing;
-#pragma unroll
-    for (int c = 0; c < chunks; ++c) {
-      const int row = c * kWarp + lane;
-      const int rank = code_rank(code[c]);
-      if (row >= num_rows) continue;
-      if (code[c] < 0) places[row] = kNone;
-      else if (absent >> rank & 1) places[row] = kLost;
-      else if (rank == call.rank) places[row] = own_row(code_slot(code[c]));
-      else places[row] = u64(staging(call.rank, rank, first + code_slot(code[c])));
-    }
-    __syncwarp();
-    this->copy_placed(num_rows, [&](const Word& word, int i, u64 place) {
-      if (!Result<Shape>::leaves_out || place != kNone) word.store(Result<Shape>::word(call, first, i));
-    });
-    __syncwarp();  // before the next places are written
+    this->template put<Result>(first, num_rows, code, absent, first);
   }
 
   __device__ void run() const {

@@ -76,12 +76,7 @@ struct Pieces {
 
   __device__ i64 scan(i64 value, i64* of_warp, i64 before, i64& total) const {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-    i64 sum = value;
-#pragma unroll
-    for (int by = 1; by < kWarp; by *= 2) {
-      const i64 below = __shfl_up_sync(kAllLanes, sum, by);
-      if (lane >= by) sum += below;
-    }
+    const i64 sum = sum_to_lane(value);
     if (lane == kWarp - 1) of_warp[warp] = sum;
     __syncthreads();
     i64 base = before;

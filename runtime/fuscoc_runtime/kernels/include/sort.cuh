@@ -125,6 +125,16 @@ struct Sort {
     for (int s = 0; s < steps; ++s)
       key[s] = row_of_step(s) < num_rows ? __ldcg(call.codes + from + row_of_step(s)) : num_keys;
   }
+  // Before the first tile: reads its rows, counts all, and has its keys.
+  __device__ __forceinline__ void start(char* to, int (&key)[steps]) {
+    const int rows = num_rows(shared.begin);
+    load(to, shared.begin, rows);
+    commit_async();
+    exchange();
+    load_keys(key, shared.begin, rows);
+    clear();
+    __syncthreads();
+  }
   __device__ __forceinline__ void clear() const {
     uint4* const chunks = reinterpret_cast<uint4*>(&shared.plan.chunk[0][0]);
     for (int i = threadIdx.x; i < int(sizeof(shared.plan.chunk) / sizeof(uint4)); i += kPlanThreads) chunks[i] = {};
@@ -163,12 +173,7 @@ struct Sort {
     const int begin = lane * lane_keys, behind = min(begin + lane_keys, num_keys);
     int own = 0;
     for (int key = begin; key < behind; ++key) own += of(key);
-    int end = own;
-#pragma unroll
-    for (int offset = 1; offset < kWarp; offset *= 2) {
-      const int below = __shfl_up_sync(kAllLanes, end, offset);
-      if (lane >= offset) end += below;
-    }
+    const int end = sum_to_lane(own);
     int at = end - own;
     for (int key = begin; key < behind; ++key) {
       to(key, at);

@@ -102,13 +102,8 @@ struct SortRuns : Sort<Shape, Relation> {
   }
 
   __device__ void run() {
-    this->load(shared.tile, shared.begin, num_rows(shared.begin));
-    commit_async();
-    this->exchange();
     int key[steps], before[steps];
-    this->load_keys(key, shared.begin, num_rows(shared.begin));
-    this->clear();
-    __syncthreads();
+    this->start(shared.tile, key);
     int turn = 0;
     for (int from = shared.begin; from < shared.end; from += tile, turn ^= 1) {
       const int behind = from + tile;

@@ -80,13 +80,8 @@ struct SortWords : Sort<Shape, Relation> {
   }
 
   __device__ void run() {
-    this->load(shared.tile[0], shared.begin, num_rows(shared.begin));
-    commit_async();
-    this->exchange();
     int key[steps], before[steps];
-    this->load_keys(key, shared.begin, num_rows(shared.begin));
-    this->clear();
-    __syncthreads();
+    this->start(shared.tile[0], key);
     int turn = 0;
     for (int from = shared.begin; from < shared.end; from += tile, turn ^= 1) {
       const int behind = from + tile;

@@ -17,8 +17,8 @@ struct SortedBackWords : BackWords {
 template <class Shape, template <class> class Result>
 struct SortedBack : RowCopies<Shape, SortedBackWords> {
   using Base = RowCopies<Shape, SortedBackWords>;
-  using Base::call, Base::shared, Base::group, Base::warp, Base::lane, Base::places, Base::chunks;
-  using Base::kNone, Base::kLost, Base::flag, Base::staging, Base::own_row;
+  using Base::call, Base::shared, Base::group, Base::warp, Base::lane, Base::chunks;
+  using Base::flag, Base::staging, Base::own_row;
   using Word = typename Base::Word;
   static constexpr int run_chunks = int(ceil_div(Shape::num_keys, kWarp));  // of a tile: a run a lane
   static constexpr u32 kNothing = ~0u;
@@ -63,12 +63,7 @@ struct SortedBack : RowCopies<Shape, SortedBackWords> {
       const int num_runs = ended ? 0 : ends ? __ffs(ends) - 1 : kWarp;
       ended = ended || ends;
       const int rows = lane < num_runs ? int(run[c] >> 32) : 0, slot = int(u32(run[c]));
-      int end = rows;
-#pragma unroll
-      for (int offset = 1; offset < kWarp; offset *= 2) {
-        const int below = __shfl_up_sync(kAllLanes, end, offset);
-        if (lane >= offset) end += below;
-      }
+      const int end = sum_to_lane(rows);
       for (int r = warp; r < num_runs; r += call.reduce_teams) {
         const int num = __shfl_sync(kAllLanes, rows, r), first_slot = __shfl_sync(kAllLanes, slot, r);
         int* const at = list + before + __shfl_sync(kAllLanes, end, r) - num;
@@ -130,21 +125,7 @@ struct SortedBack : RowCopies<Shape, SortedBackWords> {
     bool there = true;
     if (senders >> lane & 1) there = this->wait_for(lane, index, flag(call.rank, lane, index));
     const u32 absent = __ballot_sync(kAllLanes, !there) | shared.refusing;
-#pragma unroll
-    for (int c = 0; c < chunks; ++c) {
-      const int row = c * kWarp + lane;
-      const int rank = code_rank(code[c]);
-      if (row >= num_rows) continue;
-      if (code[c] < 0) places[row] = kNone;
-      else if (absent >> rank & 1) places[row] = kLost;
-      else if (rank == call.rank) places[row] = own_row(code_slot(code[c]));
-      else places[row] = u64(staging(call.rank, rank, i64(index) * tile + code_slot(code[c])));
-    }
-    __syncwarp();
-    this->copy_placed(num_rows, [&](const Word& word, int i, u64 place) {
-      if (!Result<Shape>::leaves_out || place != kNone) word.store(Result<Shape>::word(call, first, i));
-    });
-    __syncwarp();  // before the next places are written
+    this->template put<Result>(first, num_rows, code, absent, i64(index) * tile);
   }
 
   __device__ void run() const {
