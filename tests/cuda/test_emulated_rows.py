@@ -90,7 +90,7 @@ def test_full(number: int, num_ranks: int, arch: int, monkeypatch: pytest.Monkey
         pytest.param(edges.guards, 3, marks=pytest.mark.nightly),
         pytest.param(edges.refusals, 2, marks=pytest.mark.nightly),
     ],
-    ids=str,
+    ids=lambda value: str(getattr(value, "__name__", value)),
 )
 def test_edges(edge: Callable[[torch.device], bool], num_ranks: int) -> None:
     with emulated_ranks(num_ranks) as world:
