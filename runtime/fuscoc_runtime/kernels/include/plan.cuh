@@ -264,7 +264,12 @@ struct Plan {
         ++owned;
       }
       int at = -end, local = -owned;
-      end = sum_to_lane(end), owned = sum_to_lane(owned);
+#pragma unroll
+      for (int offset = 1; offset < kWarp; offset *= 2) {
+        const int end_below = __shfl_up_sync(kAllLanes, end, offset);
+        const int owned_below = __shfl_up_sync(kAllLanes, owned, offset);
+        if (lane >= offset) end += end_below, owned += owned_below;
+      }
       at += start + end;
       local += owned_before + owned;
 #pragma unroll
