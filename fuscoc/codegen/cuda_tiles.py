@@ -22,6 +22,7 @@ TILES_LISTED, SLOT_BYTES = 2, 4  # of sorted rows whose slots a CTA lists at onc
 ROWS_IN_FLIGHT = 4  # parts of rows that a CTA has buffers for, at least
 MAX_DISPATCH_WARPS = 24
 SORTED_BYTES, SORTED_ROWS = 65536, (4096, 2048, 1024, 512)  # of a tile, at most; that it may have
+RUN_WORDS = 4  # that say what there is of a run, in shared memory
 RUN_BYTES = 128  # of a key's rows in a tile, on average, at least: a line
 MAX_SORTED_KEYS = 128  # 64 registers a thread
 SCATTERING_WARPS = 4  # of a CTA, at least: while some rows are loaded, others are stored
@@ -140,11 +141,12 @@ def sorting_bytes(rows: int, row: int, num_keys: int, in_runs: int) -> int:
     That is a tile as it comes and two sorted ones, whose runs begin anywhere in a line; or two
     tiles as they come, and the code and number of a row.
     """
-    planner = planner_bytes(num_keys) + 4 * num_keys + 4 * BULK_LINE
+    planner = planner_bytes(num_keys) + RUN_WORDS * 4 * num_keys
     if not in_runs:
-        return planner + 4 * num_keys + (6 + 2 * row) * rows
+        return planner + 2 * BULK_LINE + (6 + 2 * row) * rows
     ends = -(-2 * (BULK_LINE - BULK_WORD) * num_keys // BULK_LINE) * BULK_LINE
-    return planner + 3 * row * rows + in_runs * (4 * num_keys + 2 * ends)
+    planner += 4 * (2 * in_runs - 1) * num_keys  # where runs of further fields begin, and what waits
+    return -(-planner // BULK_LINE) * BULK_LINE + BULK_LINE + 3 * row * rows + 2 * in_runs * ends
 
 
 @dataclass(frozen=True)

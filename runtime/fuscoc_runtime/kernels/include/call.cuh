@@ -89,6 +89,7 @@ struct Call {
   u64* cta_counts;                // [plan CTAs][columns] {count, epoch}; see plan.cuh
   int* codes;                     // [num_sources][fanout] slot codes of my points, -1 dropped
   int* point_rows;                // [num_sources][fanout] rows of my points (compact targets)
+  unsigned char* keys;            // [num_sources] keys while a dispatch sorts, num_keys: none (sorted rows)
   i64* places;                    // [num_sources][1 + strides] cells of my segments (given slots)
   void* boxes_forth;              // [max_boxes][fields] boxes of this rank's dispatch,
   void* boxes_back;               // [max_boxes] where its results come from,
@@ -221,9 +222,9 @@ __device__ __forceinline__ void note(const Call& call, u32& word, u32 times = 1)
   atomicAdd(&word, times);
   atomicAdd(&call.state->troubles, times);
 }
-__device__ __forceinline__ void note_dropped(const Call& call, u32& word, int parity) {
-  note(call, word);
-  atomicAdd(&call.routing->dropped[parity], 1u);
+__device__ __forceinline__ void note_dropped(const Call& call, u32& word, int parity, u32 times = 1) {
+  note(call, word, times);
+  atomicAdd(&call.routing->dropped[parity], times);
 }
 // Done by one thread of a call, when all earlier ones have ended. What the call itself adds meanwhile, the
 // next one tells.

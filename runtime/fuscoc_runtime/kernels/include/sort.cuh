@@ -43,11 +43,19 @@ __device__ constexpr int bytes_before(int field) {
 template <class Shape>
 constexpr int kRowBytes = bytes_before<Shape>(Shape::num_fields);
 
+// What there is to know of a key's rows in a tile, its run.
+struct alignas(16) Run {
+  int rows;   // that have slots: the first ones
+  int code;   // of the first one's slot
+  int back;   // its place among those of the tile that go to its rank
+  int begin;  // where it lies when the tile is sorted
+};
+
 template <class Shape>
 struct SortShared {
   PlanShared<Shape> plan;
-  int back[Shape::num_keys];   // place of a key's first row among those of the tile that go to its rank
-  int begin, end;              // rows of this CTA: looked up, rather than kept in registers
+  Run run[Shape::num_keys];
+  int begin, end;  // rows of this CTA: looked up, rather than kept in registers
 };
 
 template <class Shape, class Relation>
@@ -55,6 +63,7 @@ struct Sort {
   static constexpr int num_keys = Shape::num_keys;
   static constexpr int steps = int(ceil_div(Shape::sorted_rows, kPlanThreads));  // rows of a tile of a thread
   static constexpr int lane_keys = int(ceil_div(num_keys, kWarp));  // consecutive ones, where a warp looks at all
+  static_assert(num_keys < 256 && steps <= 4, "a key is a byte, and a thread keeps four in a register");
   const Call& call;
   SortShared<Shape>& shared;
   const Numbers& numbers;
@@ -93,66 +102,68 @@ struct Sort {
     if constexpr (kField + 1 < Shape::num_fields) load<kField + 1>(to, from, num_rows);
   }
 
-  // Adds to `total` the rows from `first` to `end` by key. Until a point has a code, its key stands there;
-  // `num_keys` is none.
-  __device__ __forceinline__ void count(int first, int end) {
+  // Adds the rows of this CTA to `total` by key, and keeps their keys. No branch lies between the loads of a
+  // batch, or they would come one after the other: what is behind the end is read from the last row.
+  __device__ __forceinline__ void count() const {
     constexpr int batch = 8;
-    for (int start = first + threadIdx.x; start < end; start += batch * kPlanThreads) {
-      i64 key[batch];  // in flight together
+    const int end = shared.end;
+    u32 bad = 0;
+    for (int start = shared.begin + threadIdx.x; start < end; start += batch * kPlanThreads) {
+      i64 key[batch];
+#pragma unroll
+      for (int b = 0; b < batch; ++b) key[b] = plan.relation.key(min(start + b * kPlanThreads, end - 1));
 #pragma unroll
       for (int b = 0; b < batch; ++b) {
-        const int point = start + b * kPlanThreads;
-        key[b] = point < end ? plan.relation.key(point) : -1;
-      }
-#pragma unroll
-      for (int b = 0; b < batch; ++b) {
-        const int point = start + b * kPlanThreads;
-        const int known = int(plan.known(key[b], true));
+        const int row = start + b * kPlanThreads;
+        if (row >= end) break;
+        const int known = plan.known(key[b]);
         if (known >= 0) atomicAdd(&shared.plan.total[known], 1);
-        if (point < end) call.codes[point] = known >= 0 ? known : num_keys;
+        else bad += key[b] != -1;
+        call.keys[row] = static_cast<unsigned char>(known >= 0 ? known : num_keys);
       }
     }
+    if (bad) note_dropped(call, call.state->bad_keys, numbers.use & 1, bad);
     __syncthreads();
   }
-  // Counts all rows of this CTA, and learns where their runs begin.
-  __device__ __forceinline__ void exchange() {
-    plan.begin();
-    count(shared.begin, shared.end);
-    plan.exchange();
-  }
-  __device__ __forceinline__ void load_keys(int (&key)[steps], int from, int num_rows) const {
+  // The keys of this thread's rows of a tile, a byte a step.
+  __device__ __forceinline__ u32 load_keys(int from, int num_rows) const {
+    u32 keys = 0;
 #pragma unroll
     for (int s = 0; s < steps; ++s)
-      key[s] = row_of_step(s) < num_rows ? __ldcg(call.codes + from + row_of_step(s)) : num_keys;
+      keys |= u32(row_of_step(s) < num_rows ? __ldcg(call.keys + from + row_of_step(s)) : num_keys) << 8 * s;
+    return keys;
   }
-  // Before the first tile: reads its rows, counts all, and has its keys.
-  __device__ __forceinline__ void start(char* to, int (&key)[steps]) {
+  __device__ static __forceinline__ int key_of_step(u32 keys, int step) { return int(keys >> 8 * step & 0xff); }
+
+  // Before the first tile: reads its rows, counts all, and learns where their runs begin. Returns the tile's keys,
+  // and ranks it.
+  __device__ __forceinline__ u32 start(char* to, int (&before)[steps]) {
     const int rows = num_rows(shared.begin);
     load(to, shared.begin, rows);
     commit_async();
-    exchange();
-    load_keys(key, shared.begin, rows);
-    clear();
-    __syncthreads();
-  }
-  __device__ __forceinline__ void clear() const {
-    uint4* const chunks = reinterpret_cast<uint4*>(&shared.plan.chunk[0][0]);
-    for (int i = threadIdx.x; i < int(sizeof(shared.plan.chunk) / sizeof(uint4)); i += kPlanThreads) chunks[i] = {};
+    plan.begin();
+    count();
+    const u32 keys = load_keys(shared.begin, rows);
+    plan.exchange([&] { rank(keys, before, rows); });
+    return keys;
   }
 
   // How many rows of the warp with the same key lie before this thread's; `chunk` gets the warp's counts.
-  __device__ __forceinline__ void rank(const int (&key)[steps], int (&before)[steps], int num_rows) const {
+  __device__ __forceinline__ void rank(u32 keys, int (&before)[steps], int num_rows) const {
+    for (int k = lane; k < num_keys; k += kWarp) shared.plan.chunk[warp][k] = 0;
+    __syncwarp();
     if (warp * steps * kWarp >= num_rows) return;
 #pragma unroll
     for (int s = 0; s < steps; ++s) {
+      const int key = key_of_step(keys, s);
       u32 same = kAllLanes;
 #pragma unroll
       for (int bit = 1; bit <= num_keys; bit *= 2) {
-        const u32 lanes = __ballot_sync(kAllLanes, key[s] & bit);
-        same &= key[s] & bit ? lanes : ~lanes;
+        const u32 lanes = __ballot_sync(kAllLanes, key & bit);
+        same &= key & bit ? lanes : ~lanes;
       }
-      const bool has_key = key[s] < num_keys;
-      u16* const counted = &shared.plan.chunk[warp][has_key ? key[s] : 0];
+      const bool has_key = key < num_keys;
+      u16* const counted = &shared.plan.chunk[warp][has_key ? key : 0];
       const int earlier = *counted, below = __popc(same & lanes_below());
       __syncwarp();
       before[s] = earlier + below;
@@ -160,13 +171,21 @@ struct Sort {
       __syncwarp();
     }
   }
-
-  // Rows of a key in the tile, and those of them that have slots: the first ones.
-  __device__ __forceinline__ int counted(int key) const { return shared.plan.total[key] - shared.plan.next[key]; }
-  __device__ __forceinline__ int kept(int key) const {
-    if (shared.plan.peers.failed) return 0;
-    return int(max(i64(0), min(call.capacity - shared.plan.next[key], i64(counted(key)))));
+  // By the thread of each key: `chunk` becomes its prefix over warps, and runs are known but for their places.
+  __device__ __forceinline__ void find_runs() {
+    const int key = threadIdx.x;
+    if (key >= num_keys) return;
+    plan.add_warps(key);
+    const int first = shared.plan.next[key];
+    const i64 room = shared.plan.peers.failed ? 0 : call.capacity - first;
+    shared.run[key].rows = int(max(i64(0), min(room, i64(shared.plan.total[key] - first))));
+    shared.run[key].code = code_of(shared.plan.owner[key], first);
   }
+  // By the thread of each key, when all rows of the tile have their slots.
+  __device__ __forceinline__ void advance() const {
+    if (const int key = threadIdx.x; key < num_keys) shared.plan.next[key] = shared.plan.total[key];
+  }
+
   // By one warp: calls to(key, the sum of `of` of all lower keys), and returns the sum of all.
   template <class Of, class To>
   __device__ __forceinline__ int add_up(Of of, To to) const {
@@ -185,26 +204,32 @@ struct Sort {
   __device__ __forceinline__ void tell_runs(int rank, int from, int num_rows) const {
     constexpr int one = 1 << 16;  // a run; below are rows, of which a tile has fewer
     u64* const told = told_runs(call, rank, call.rank, from);
-    const auto rows = [&](int key) { return shared.plan.owner[key] == rank ? kept(key) : 0; };
+    const auto rows = [&](int key) { return shared.plan.owner[key] == rank ? shared.run[key].rows : 0; };
     const int all = add_up([&](int key) { return rows(key) ? one + rows(key) : 0; },
                            [&](int key, int at) {
-                             if (rows(key) == 0) return;
-                             shared.back[key] = at % one;
-                             if (rank != call.rank) told[at / one] = tagged(shared.plan.next[key], rows(key));
+                             const int num = rows(key);
+                             if (num == 0) return;
+                             shared.run[key].back = at % one;
+                             if (rank != call.rank) told[at / one] = tagged(u32(code_slot(shared.run[key].code)), num);
                            });
     if (lane == 0 && rank != call.rank && all / one < num_rows) told[all / one] = 0;
   }
 
-  // The code of a row of a key in the tile, the n-th one that is kept.
-  __device__ __forceinline__ int slot_code(int key, int n) const {
-    return code_of(shared.plan.owner[key], i64(shared.plan.next[key]) + n);
+  // The number of a row among those of its key in the tile: it has a slot if that is below the run's rows. One that
+  // has none is dropped.
+  __device__ __forceinline__ int place_in_run(int key, int before, const Run& run) const {
+    const int n = shared.plan.chunk[warp][key] + before;
+    if (n >= run.rows && !shared.plan.peers.failed) note_dropped(call, call.state->overflowed, numbers.use & 1);
+    return n;
   }
-  // What is left of a row: its code, or what it needs to come back as a copy.
-  __device__ __forceinline__ void keep_code(int row, int key, int n, int code) const {
+  // What is left of a row, the n-th one of a run: its code, or what it needs to come back as a copy. -1: none has a
+  // slot.
+  __device__ __forceinline__ void keep_code(int row, const Run& run, int n) const {
+    int code = n < 0 ? -1 : run.code + n;
     if constexpr (kCopiedRows<Shape> == 1) {
       tell_point(row, code);
     } else {
-      if (code >= 0 && code_rank(code) != call.rank) code = code_of(code_rank(code), shared.back[key] + n);
+      if (code >= 0 && code_rank(code) != call.rank) code = code_of(code_rank(code), run.back + n);
     }
     call.codes[row] = code;
   }
