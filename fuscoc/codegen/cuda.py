@@ -21,6 +21,7 @@ from fuscoc.codegen.cuda_tiles import (
     CudaTarget,
     PieceSizes,
     fields_in_runs,
+    moving_bytes,
     planner_bytes,
     sorting_bytes,
 )
@@ -141,6 +142,9 @@ def _planner_bytes(shuffle: CudaShuffle, sizes: CudaSizes, target: CudaTarget) -
     """Dynamic shared memory of the kernel that plans."""
     if shuffle.given_slots:
         return 0
+    if sizes.sorted_rows > 1 and sizes.dispatch_rows > 1:
+        buffers = sizes.dispatch_warps * sizes.dispatch_rows * sizes.buffer_bytes
+        return moving_bytes(shuffle.num_keys, buffers)
     if sizes.sorted_rows > 1:
         row = sum(map(row_bytes, shuffle.fields))
         in_runs = fields_in_runs(target.arch, [each.word_bytes for each in sizes.arriving])

@@ -12,6 +12,7 @@ from fuscoc.codegen.cuda_tiles import (
     LINES_IN_FLIGHT,
     MAX_COPIED_ROWS,
     MAX_DISPATCH_WARPS,
+    MOVED_ROWS,
     PLACE_BYTES,
     PLAN_THREADS,
     ROWS_IN_FLIGHT,
@@ -74,7 +75,12 @@ def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str
         f"warp as {fits}, "
         f"at most {MAX_DISPATCH_WARPS}",
     }
-    if tile["sorted_rows"] > 1:
+    if tile["sorted_rows"] > 1 and tile["dispatch_rows"] > 1:
+        found["sorted_rows"] = (
+            f"a CTA plans, too, and tells so many rows of {row_bytes:,} B at once, as they lie by "
+            f"key: {SORTED_BYTES:,} B or {MOVED_ROWS} rows at most"
+        )
+    elif tile["sorted_rows"] > 1:
         found = {
             "sorted_rows": f"a CTA sorts so many rows of {row_bytes:,} B by key, "
             f"{SORTED_BYTES:,} B at most; two times as many {fits}",

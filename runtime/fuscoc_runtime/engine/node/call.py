@@ -40,6 +40,7 @@ class Call(ctypes.Structure):
         ("codes", ctypes.c_uint64),
         ("point_rows", ctypes.c_uint64),
         ("keys", ctypes.c_uint64),
+        ("slots", ctypes.c_uint64),
         ("places", ctypes.c_uint64),
         ("boxes_forth", ctypes.c_uint64),
         ("boxes_back", ctypes.c_uint64),

@@ -35,6 +35,10 @@ struct Scatter : Segments<Shape, Relation> {
     const int num_points = int(min(i64(group), call.num_sources - first));
     const int code = lane < num_points ? call.codes[first + lane] : -1;
     tell_points(first, num_points, code);
+    send_row(first + lane, code);
+  }
+  // By a warp: every lane moves a row to the slot of a code, if that is one.
+  __device__ __forceinline__ void send_row(i64 source, int code) {
     const u32 going = __ballot_sync(kAllLanes, code >= 0);
     if (!going) return;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -48,7 +52,7 @@ struct Scatter : Segments<Shape, Relation> {
     __syncwarp();  // what arrives is expected
     const auto to = target_row(code_rank(code), code_slot(code));
     if (code >= 0) {
-      const auto from = source_row(first + lane);
+      const auto from = source_row(source);
 #pragma unroll
       for (int f = 0; f < Shape::num_fields; ++f)
         bulk_load(shared_at(f, to(f)), from(f), u32(Shape::row_bytes(f)), row.barrier, keep);

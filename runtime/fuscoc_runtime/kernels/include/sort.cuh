@@ -51,6 +51,12 @@ struct alignas(16) Run {
   int begin;  // where it lies when the tile is sorted
 };
 
+// Rows of a run, and the first one's slot.
+struct Part {
+  int rows;
+  int slot;
+};
+
 template <class Shape>
 struct SortShared {
   PlanShared<Shape> plan;
@@ -81,7 +87,8 @@ struct Sort {
         lane(threadIdx.x % kWarp) {}
 
   __device__ __forceinline__ int first_row(int cta) const {
-    return int(min(ceil_div(call.num_sources, tile) * cta / int(gridDim.x) * tile, call.num_sources));
+    const u32 tiles = u32(ceil_div(call.num_sources, tile));
+    return int(min(i64(tiles * cta / gridDim.x) * tile, call.num_sources));
   }
   // Rows of a tile that begins with one.
   __device__ __forceinline__ int num_rows(int from) const { return max(0, min(tile, shared.end - from)); }
@@ -200,19 +207,29 @@ struct Sort {
     }
     return __shfl_sync(kAllLanes, end, kWarp - 1);
   }
-  // By one warp for a rank: the places among its rows where those of every key begin. A peer is told its runs.
-  __device__ __forceinline__ void tell_runs(int rank, int from, int num_rows) const {
+  // By one warp for a rank: the places among its rows where those of every key begin, by keep(key, place). `of(key)`
+  // are the key's rows in the tile, and the first one's slot. A peer is told its runs.
+  template <class Of, class Keep>
+  __device__ __forceinline__ void tell_runs(int rank, int from, int num_rows, Of of, Keep keep) const {
     constexpr int one = 1 << 16;  // a run; below are rows, of which a tile has fewer
     u64* const told = told_runs(call, rank, call.rank, from);
-    const auto rows = [&](int key) { return shared.plan.owner[key] == rank ? shared.run[key].rows : 0; };
-    const int all = add_up([&](int key) { return rows(key) ? one + rows(key) : 0; },
+    const auto there = [&](int key) { return shared.plan.owner[key] == rank ? of(key) : Part{0, 0}; };
+    const auto size = [](const Part& part) { return part.rows ? one + part.rows : 0; };
+    const int all = add_up([&](int key) { return size(there(key)); },
                            [&](int key, int at) {
-                             const int num = rows(key);
-                             if (num == 0) return;
-                             shared.run[key].back = at % one;
-                             if (rank != call.rank) told[at / one] = tagged(u32(code_slot(shared.run[key].code)), num);
+                             const Part part = there(key);
+                             if (part.rows == 0) return;
+                             keep(key, at % one);
+                             if (rank != call.rank) told[at / one] = tagged(u32(part.slot), u32(part.rows));
                            });
     if (lane == 0 && rank != call.rank && all / one < num_rows) told[all / one] = 0;
+  }
+  // The same of whole runs.
+  __device__ __forceinline__ void tell_runs(int rank, int from, int num_rows) const {
+    tell_runs(
+        rank, from, num_rows,
+        [&](int key) { return Part{shared.run[key].rows, int(code_slot(shared.run[key].code))}; },
+        [&](int key, int place) { shared.run[key].back = place; });
   }
 
   // The number of a row among those of its key in the tile: it has a slot if that is below the run's rows. One that

@@ -1,0 +1,130 @@
+// Rows of a line and more, which need not be sorted to be stored: a lane moves one, as in `scatter.cuh`. They are
+// counted and told tile by tile like those that are sorted, for what comes back, and since a run says more
+// than a point does in as many bytes.
+//
+// A CTA gives a thousand of its rows their slots at once, whole tiles. When it has done so for all of them, some of
+// its warps move rows: first those of this CTA, then whatever is left of any.
+#pragma once
+#include "scatter.cuh"
+#include "sort.cuh"
+
+namespace fuscoc {
+
+template <class Shape>
+struct SortRowsShared : SortShared<Shape> {
+  // By tile: what makes a row's number in its run its place among those of the tile that go to its rank.
+  short back[kPlanThreads / kWarp][Shape::num_keys];
+  u64 barriers[kPlanWarps];
+  alignas(kBulkLine) char rows[Shape::dispatch_warps * kWarp * Shape::buffer_bytes];
+};
+
+template <class Shape, class Relation>
+struct SortRows : Sort<Shape, Relation> {
+  using Base = Sort<Shape, Relation>;
+  using Shared = SortRowsShared<Shape>;
+  using Base::call, Base::numbers, Base::plan, Base::tile, Base::warp, Base::lane, Base::num_keys;
+  static_assert(Base::steps == 1 && Shape::sorted_rows % kWarp == 0);
+  Shared& shared;
+
+  __device__ SortRows(const Call& call, unsigned char* memory, const Numbers& numbers)
+      : Base(call, memory, numbers), shared(*reinterpret_cast<Shared*>(memory)) {}
+
+  __device__ __forceinline__ int num_rows(int from) const { return max(0, min(kPlanThreads, shared.end - from)); }
+  // Rows of a run that have slots before a tile.
+  __device__ __forceinline__ int rows_before(int key, int tile) const {
+    const int first = tile * (this->tile / kWarp), rows = shared.run[key].rows;
+    return first < kPlanWarps ? min(rows, int(shared.plan.chunk[first][key])) : rows;
+  }
+  // Tells the peers the runs of all tiles, a warp a tile and rank.
+  __device__ __forceinline__ void tell(int from) const {
+    const int tiles = int(ceil_div(num_rows(from), tile));
+    for (int i = warp; i < tiles * call.num_ranks; i += kPlanWarps) {
+      const int rank = i % call.num_ranks, number = i / call.num_ranks, first = from + number * tile;
+      this->tell_runs(
+          rank, first, min(tile, shared.end - first),
+          [&](int key) {
+            const int before = rows_before(key, number);
+            return Part{rows_before(key, number + 1) - before, int(code_slot(shared.run[key].code)) + before};
+          },
+          [&](int key, int place) { shared.back[number][key] = short(place - rows_before(key, number)); });
+    }
+  }
+  __device__ __forceinline__ void assign(int key, int before, int row) const {
+    Run run{0, 0, 0, 0};
+    int n = -1;
+    if (key < num_keys) {
+      run = shared.run[key];
+      n = this->place_in_run(key, before, run);
+      if (n >= run.rows) n = -1;
+      if constexpr (kCopiedRows<Shape> > 1) run.back = shared.back[warp / (tile / kWarp)][key];
+    }
+    if (row >= shared.end) return;
+    call.slots[row] = n < 0 ? -1 : run.code + n;
+    this->keep_code(row, run, n);
+  }
+  // Gives all rows of this CTA their slots.
+  __device__ __forceinline__ void give_slots() {
+    int before[1];
+    plan.begin();
+    this->count();
+    u32 keys = this->load_keys(shared.begin, num_rows(shared.begin));
+    plan.exchange([&] { this->rank(keys, before, num_rows(shared.begin)); });
+    for (int from = shared.begin; from < shared.end; from += kPlanThreads) {
+      const int behind = from + kPlanThreads;
+      const u32 next_keys = this->load_keys(behind, num_rows(behind));
+      this->find_runs();
+      __syncthreads();
+      if constexpr (kCopiedRows<Shape> > 1) {
+        tell(from);
+        __syncthreads();
+      }
+      assign(int(keys), before[0], from + int(threadIdx.x));
+      __syncthreads();
+      this->advance();
+      keys = next_keys;
+      this->rank(keys, before, num_rows(behind));
+      __syncthreads();
+    }
+  }
+
+  // Bytes under way that keep NVLink full: what queues up beyond them drains unevenly in the end.
+  __device__ __forceinline__ int moving_warps() const {
+    constexpr i64 under_way = 8 << 20, of_warp = kWarp * Shape::buffer_bytes;
+    return int(min(i64(Shape::dispatch_warps), max(i64(4), ceil_div(under_way, gridDim.x * of_warp))));
+  }
+  // Moves rows of all CTAs, whose n-th warpfuls follow each other.
+  __device__ __forceinline__ void move(int num_warps) {
+    Scatter<Shape, Relation> rows(call, shared.rows, shared.barriers, numbers.epoch);
+    const u32 parity = numbers.epoch & 1, ctas = gridDim.x, own = u32(num_warps) * ctas;
+    const u32* const plans = &call.state->next_expand[parity];  // CTAs whose rows have their slots
+    const i64 most_tiles = ceil_div(ceil_div(call.num_sources, tile), ctas);
+    const u32 num_items = u32(most_tiles * (tile / kWarp)) * ctas;
+    bool planned = false;
+    rows.take(warp * ctas + blockIdx.x, num_items, &call.state->next_send[parity], own, [&](u32 item) {
+      if (item >= own && !planned) {
+        if (lane == 0) planned = wait_until(call, kPlanLocal, call.rank, 0, [&] { return load_acquire(plans) == ctas; });
+        planned = __shfl_sync(kAllLanes, planned, 0);
+        if (!planned) return;
+      }
+      const int cta = int(item % ctas), first = this->first_row(cta) + int(item / ctas) * kWarp;
+      const int row = first + lane;
+      const int code = row < this->first_row(cta + 1) ? __ldcg(call.slots + row) : -1;
+      rows.send_row(row, code);
+    });
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    bulk_arrived();
+#endif
+  }
+
+  __device__ void run() {
+    give_slots();
+    if (threadIdx.x == 0) {
+      fence_gpu();
+      atomicAdd(&call.state->next_expand[numbers.epoch & 1], 1u);
+    }
+    const int num_warps = moving_warps();
+    if (warp < num_warps) move(num_warps);
+  }
+};
+
+}  // namespace fuscoc
