@@ -146,7 +146,9 @@ def sorting_bytes(rows: int, row: int, num_keys: int, in_runs: int) -> int:
     if not in_runs:
         return planner + 2 * BULK_LINE + (6 + 2 * row) * rows
     ends = -(-2 * (BULK_LINE - BULK_WORD) * num_keys // BULK_LINE) * BULK_LINE
-    planner += 4 * (2 * in_runs - 1) * num_keys  # where runs of further fields begin, and what waits
+    planner += (
+        4 * (2 * in_runs - 1) * num_keys
+    )  # where runs of further fields begin, and what waits
     return -(-planner // BULK_LINE) * BULK_LINE + BULK_LINE + 3 * row * rows + 2 * in_runs * ends
 
 
@@ -155,6 +157,16 @@ def moving_bytes(num_keys: int, buffers: int) -> int:
     least the headers' ``SortRowsShared``: by tile and key a place, a barrier a warp."""
     tables = planner_bytes(num_keys) + (RUN_WORDS * 4 + PLAN_THREADS // WARP * 2) * num_keys
     return -(-tables // BULK_LINE) * BULK_LINE + 3 * BULK_LINE + buffers
+
+
+def planning_bytes(
+    arch: str, words: Sequence[int], row: int, num_keys: int, rows: int, buffers: int
+) -> int:
+    """Dynamic shared memory of a CTA that plans tiles of ``rows`` rows of ``row`` bytes, whose
+    fields have ``words`` of so many bytes, and moves them: through ``buffers`` bytes, or sorted."""
+    if buffers:
+        return moving_bytes(num_keys, buffers)
+    return sorting_bytes(rows, row, num_keys, fields_in_runs(arch, words))
 
 
 @dataclass(frozen=True)
@@ -231,7 +243,9 @@ def sorted_rows(shuffle: CudaShuffle, target: CudaTarget) -> int:
         return 1
     if row >= BULK_LINE:
         moves = moving_warps(shuffle, target) >= SCATTERING_WARPS
-        return min(MOVED_ROWS, max(WARP, 1 << (SORTED_BYTES // row).bit_length() - 1)) if moves else 1
+        return (
+            min(MOVED_ROWS, max(WARP, 1 << (SORTED_BYTES // row).bit_length() - 1)) if moves else 1
+        )
     in_runs = fields_in_runs(target.arch, list(map(unit_bytes, shuffle.fields)))
     fits = (
         rows

@@ -1,4 +1,4 @@
-// Combine kernel of short rows that dispatch has sorted, and that come back as they are.
+// Combine kernel of rows with one destination that `sort` has moved, and that come back as they are.
 //
 // Where rows lie, some warps of a CTA, a team, take a tile of a peer: it has told the runs that lie here. The
 // team sends their rows back one behind the other, so what is read are runs, and what crosses NVLink are whole lines;
