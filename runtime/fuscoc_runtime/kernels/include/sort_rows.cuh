@@ -104,6 +104,7 @@ struct SortRows : Sort<Shape, Relation> {
       if (item >= own && !planned) {
         if (lane == 0) planned = wait_until(call, kPlanLocal, call.rank, 0, [&] { return load_acquire(plans) == ctas; });
         planned = __shfl_sync(kAllLanes, planned, 0);
+        __syncwarp();
         if (!planned) return;
       }
       const int cta = int(item % ctas), first = this->first_row(cta) + int(item / ctas) * kWarp;
