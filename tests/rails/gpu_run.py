@@ -112,12 +112,15 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--topology", type=Topology.parse, default=Topology(2, 1))
     parser.add_argument("--one-host", action="store_true")
-    parser.add_argument("artifacts", nargs="+")
+    parser.add_argument("--only", type=int, help="the number of one model, from 0 on")
+    parser.add_argument("artifacts", nargs="+", help="of all models")
     given = parser.parse_args()
     device = join(given.topology, given.one_host)
     options = {"topology": given.topology, "device": device, "timeout": TIMEOUT}
     wrong: list[str] = []
-    for artifact, model in zip(given.artifacts, MODELS, strict=True):
+    for number, (artifact, model) in enumerate(zip(given.artifacts, MODELS, strict=True)):
+        if given.only not in (None, number):
+            continue
         runs = Runs(artifact, model, wrong, num_sms=share(device), **options)
         assert isinstance(runs.shuffle.engine.node, RailNode)
         if model == MODELS[0]:
