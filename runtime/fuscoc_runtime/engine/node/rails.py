@@ -251,9 +251,10 @@ class RailNode(TritonNode):
     def _commands_forth(self) -> list[Command]:
         """A dispatch: its relation, slabs, and what a node does with those that have come."""
         program, rails, slabs = self._program, self._rails, self._slabs
+        evaluating = program.evaluating()
         commands: list[Command] = [
-            *program.evaluating(),
-            Launch(program.kernels["pack"], "packing", OWN, follows=True),
+            *evaluating,
+            Launch(program.kernels["pack"], "packing", OWN, follows=bool(evaluating)),
             rails.command(rails.between(slabs.out, slabs.landed), is_told=True),
             *program.planning(),
             Launch(program.kernels["forward"], "programs", follows=True),

@@ -20,16 +20,18 @@ POINTS = tl.constexpr(256)  # that a program drops at once
 def pack(
     call, num_sources, refuses, weights, source_fields, slab_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
-    weighted: tl.constexpr, strided: tl.constexpr = False,
+    weighted: tl.constexpr, strided: tl.constexpr = False, given=(), relation: tl.constexpr = None,
 ):  # fmt: skip
-    """All slabs of a dispatch. A rank that ``refuses`` it has no segments, and says so."""
+    """All slabs of a dispatch. A rank that ``refuses`` it has no segments, and says so. The
+    shuffle's own ``relation(point, given)`` says ranks, keys and cells of points; without one a
+    kernel before has evaluated it."""
     sync.follow()
     slabs.tell_exchange(call, 0)
     begin = tl.program_id(0).to(tl.int64)
     for place in range(begin, num_sources, tl.num_programs(0)):
         pack_place(
             call, place, weights, source_fields, slab_at, load_source, store_row, fanout, lanes,
-            parts, weighted, strided,
+            parts, weighted, strided, given, relation,
         )  # fmt: skip
     num_points = sync.word(call, words.STRIDE) * fanout
     for first in range(
@@ -49,15 +51,27 @@ def pack(
 def pack_place(
     call, place, weights, source_fields, slab_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
-    weighted: tl.constexpr, strided: tl.constexpr,
+    weighted: tl.constexpr, strided: tl.constexpr, given, relation: tl.constexpr,
 ):  # fmt: skip
     """The row and the points of a segment to every node that it goes to; -1 to the others. This
     rank's own node needs no row."""
     lane = tl.arange(0, lanes)
     at = place * fanout + lane
     exists = lane < fanout
-    key = tl.load(sync.array(call, words.OWN_KEYS, tl.int64) + at, mask=exists, other=-1)
-    rank = tl.load(sync.array(call, words.OWN_RANKS, tl.int64) + at, mask=exists, other=-1)
+    keys = sync.array(call, words.OWN_KEYS, tl.int64) + at
+    ranks = sync.array(call, words.OWN_RANKS, tl.int64) + at
+    if relation is None:
+        key = tl.load(keys, mask=exists, other=-1)
+        rank = tl.load(ranks, mask=exists, other=-1)
+        cell = points.cell_of(call, place, fanout, strided)
+    else:
+        rank, key, cells = relation(place * fanout + tl.minimum(lane, fanout - 1), given)
+        rank = tl.where(exists, rank, -1)
+        key = tl.where(exists, key, -1)
+        tl.store(ranks, rank, mask=exists)
+        tl.store(keys, key, mask=exists)
+        tl.store(sync.array(call, words.SRC_OFFSETS, tl.int64) + at, cells, mask=exists)
+        cell = vectors.pick(cells, 0, lanes)
     of_tiles.note_absent(call, of_tiles.is_absent(rank, key).to(tl.int32))
     bits = tl.full((lanes,), 0, tl.int32)
     if weighted:
@@ -72,7 +86,6 @@ def pack_place(
         tl.store(of_points, tl.where(to == node, word, -1), mask=exists)
     own = sync.word(call, words.NODE)
     if vectors.largest(((to >= 0) & (to != own)).to(tl.int32), 0) == 1:
-        cell = points.cell_of(call, place, fanout, strided)
         for part in range(parts):
             tiles = load_source(part, source_fields, cell)
             for node in range(sync.word(call, words.NUM_NODES)):
