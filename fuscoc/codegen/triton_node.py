@@ -278,6 +278,9 @@ class _Printer:
             "load_source": "load_source",
             "store_row": "store_row",
             **self.row_sizes(),
+            "tile": self.tile_points,
+            "tiles": self.tile.plan_tiles,
+            "compact": self.shuffle.compact,
         }
         if is_strided(self.shuffle):
             constants["strided"] = True

@@ -69,7 +69,7 @@ class RailNode(TritonNode):
         self._taken_on = replace(limits, max_sources=self._num_nodes * self._stride)
         self.rails = self._rails = Rails(members)
         self._members = members
-        self._slabs = Slabs(shuffle, node, limits.max_sources, self._num_nodes, members.device)
+        self._slabs = Slabs(shuffle, node, topology, limits.max_sources, members.device)
         self._no_source = [torch.empty(0)] * len(shuffle.program.buffers["source"])
         super().__init__(artifact, shuffle, node, members, limits, num_sms)
 
@@ -288,11 +288,12 @@ class RailNode(TritonNode):
         }
 
     def _packing(self, num_sources: int) -> dict[str, int]:
-        """Programs that pack so many segments, and say of points of further places that they go
-        nowhere."""
+        """Programs that count so many segments, and others that pack them, and say of points of
+        further places that they go nowhere."""
         points = self._stride * self.shuffle.program.fanout
         useful = max(num_sources, -(-points // POINTS_PACKED))
-        return {"packing": min(self._programs.dispatch, useful)}
+        counting = -(-num_sources // self.spec.tile_sources)
+        return {"packing": counting + min(self._programs.dispatch, useful)}
 
     @property
     def _num_items(self) -> int:

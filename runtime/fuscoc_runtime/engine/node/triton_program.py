@@ -21,7 +21,7 @@ from fuscoc_runtime.plan import key_to_rank
 COMBINED = ("rows", "result", "result_bytes")
 """What a combine is given of every field."""
 
-INSIDE = {"dispatch", "combine"}
+INSIDE = {"count", "dispatch", "combine"}
 ACROSS = {"pack", "forward", "collect", "finish"}
 """Kernels that take the place of these where there are several nodes."""
 
@@ -185,6 +185,8 @@ class TritonProgram:
     def planning(self) -> list[Launch]:
         """The planner, with the numbers that `sizes` has."""
         programs = {"count": "tiles", "exchange": "plan_blocks", "assign": "tiles"}
+        if self.num_nodes > 1:  # who has sent segments has counted them
+            del programs["count"]
         if self.is_dense:
             programs = {"exchange": "one", "place": "tiles"}
         elif self.sorts:

@@ -1,8 +1,8 @@
-"""A dispatch across nodes: rows are packed into slabs. What has come of others is planned with this
-rank's own (`plan`).
+"""A dispatch across nodes: rows are packed into slabs, with what is counted of them (`hop_counts`).
+What has come of others is planned with this rank's own (`plan`).
 
-Nothing here depends on what peers do, and nothing is counted before it is sent: a segment has its
-place in every slab, whether it goes there or not.
+Nothing here depends on what peers do: a segment has its place in every slab, whether it goes there
+or not.
 """
 
 import triton
@@ -12,6 +12,7 @@ from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync = load("words"), load("vectors"), load("sync")
 slabs, points, of_tiles = load("slabs"), load("points"), load("tiles")
+hop_counts = load("hop_counts")
 
 POINTS = tl.constexpr(256)  # that a program drops at once
 
@@ -20,31 +21,50 @@ POINTS = tl.constexpr(256)  # that a program drops at once
 def pack(
     call, num_sources, refuses, weights, source_fields, slab_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
-    weighted: tl.constexpr, strided: tl.constexpr = False, given=(), relation: tl.constexpr = None,
+    weighted: tl.constexpr, tile: tl.constexpr, tiles: tl.constexpr, compact: tl.constexpr,
+    strided: tl.constexpr = False, given=(), relation: tl.constexpr = None,
 ):  # fmt: skip
-    """All slabs of a dispatch. A rank that ``refuses`` it has no segments, and says so. The
+    """All slabs of a dispatch, by programs that count, one for those of the planner, and others. A
+    rank that ``refuses`` it has no segments, and says so. The
     shuffle's own ``relation(point, given)`` says ranks, keys and cells of points; without one a
     kernel before has evaluated it."""
     sync.follow()
     slabs.tell_exchange(call, 0)
-    begin = tl.program_id(0).to(tl.int64)
-    for place in range(begin, num_sources, tl.num_programs(0)):
+    number = tl.program_id(0).to(tl.int64)
+    size: tl.constexpr = tile[0] * tiles
+    counting = (num_sources + size - 1) // size
+    if number < counting:
+        hop_counts.count(call, number, num_sources, given, relation, fanout, tile, tiles, compact)
+    else:
+        pack_share(
+            call, number - counting, tl.num_programs(0) - counting, num_sources, weights,
+            source_fields, slab_at, load_source, store_row, fanout, lanes, parts, weighted, strided,
+            given, relation,
+        )  # fmt: skip
+    if number == 0:
+        status = tl.where(refuses != 0, -1, num_sources).to(tl.int32)
+        for node in range(sync.word(call, words.NUM_NODES)):
+            slabs.store_header(slabs.leaving(call, node), slabs.epoch_of(call), status)
+
+
+@triton.jit
+def pack_share(
+    call, begin, programs, num_sources, weights, source_fields, slab_at, load_source: tl.constexpr,
+    store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
+    weighted: tl.constexpr, strided: tl.constexpr, given, relation: tl.constexpr,
+):  # fmt: skip
+    """What one of so many programs packs."""
+    for place in range(begin, num_sources, programs):
         pack_place(
             call, place, weights, source_fields, slab_at, load_source, store_row, fanout, lanes,
             parts, weighted, strided, given, relation,
         )  # fmt: skip
     num_points = sync.word(call, words.STRIDE) * fanout
-    for first in range(
-        num_sources * fanout + begin * POINTS, num_points, tl.num_programs(0) * POINTS
-    ):
+    for first in range(num_sources * fanout + begin * POINTS, num_points, programs * POINTS):
         at = first + tl.arange(0, POINTS).to(tl.int64)
         for node in range(sync.word(call, words.NUM_NODES)):
             of_points = slabs.point_words(slabs.leaving(call, node)) + at
             tl.store(of_points, tl.full((POINTS,), -1, tl.int64), mask=at < num_points)
-    if tl.program_id(0) == 0:
-        status = tl.where(refuses != 0, -1, num_sources).to(tl.int32)
-        for node in range(sync.word(call, words.NUM_NODES)):
-            slabs.store_header(slabs.leaving(call, node), slabs.epoch_of(call), status)
 
 
 @triton.jit
