@@ -28,9 +28,10 @@ Float64Array = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
 
 FLAG_BYTES = 4
-PACKING, PLANNING, FORWARDING = 1, 2, 1
-"""Kernels of a dispatch: packing, which counts; exchanging and assigning; moving. A combine has one
-before the wire and one behind it."""
+PACKING, PLANNING, FORWARDING = 2, 3, 1
+"""Kernels of a dispatch as it was measured: relation and packing; counting, exchanging and
+assigning; moving. Since then packing evaluates the relation and counts. A combine has one before
+the wire and one behind it."""
 
 
 def slab_bytes(program: Program, counts: Counts) -> tuple[int, int]:

@@ -1,6 +1,7 @@
-"""What a rank counts of its points before they leave: for every tile and node, in the slab that goes
-there, the rows of each of the node's keys, and of a point those before it. Who gets a slab has only
-sums to make of it, and no point to look at, before ranks tell each other how many rows they have.
+"""What a rank counts of its points before they leave: for every tile and node, in the slab that
+goes there, the rows of each of the node's keys, and of a point those before it. Who gets a slab has
+only sums to make of it, and no point to look at, before ranks tell each other how many rows they
+have.
 
 A compact target has one row for a segment and a rank; columns are those of `plan`, but that the
 ranks' are behind as many keys as any node has.

@@ -12,9 +12,10 @@ A compact target has one row for a segment and a rank. Its rows are counted like
 keys, one for each rank: the columns of a table of counts are the keys, then the ranks.
 
 Of several nodes a rank plans its own segments and those that have landed here, those of each node
-by programs of their own, as they have been counted by who sent them (`hop_counts`). It tells the counts of each, in the name of the rank that they are of: so
-slots are dealt out by the order of all ranks. What has landed has keys of this node alone, numbered
-there: so ranks tell each other no more than these.
+by programs of their own, as who sent them has counted them (`hop_counts`). It tells the counts of
+each, in the name of the rank that they are of: so slots are dealt out by the order of all ranks.
+What has landed has keys of this node alone, numbered there: so ranks tell each other no more than
+these.
 """
 
 import triton
