@@ -24,7 +24,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, slabs = load("words"), load("vectors"), load("sync"), load("slabs")
-of_tiles = load("tiles")
+of_tiles, reports = load("tiles"), load("reports")
 
 COUNTS = tl.constexpr(2048)  # that a program of `exchange` adds up at once
 PAIRS = tl.constexpr(128 * 128)  # of points that a program of `count` compares at once
@@ -232,39 +232,6 @@ def told_sources(call, node, num_sources):
 
 
 @triton.jit
-def stops(call, counts, slots, columns):
-    """With exact sizes, whether nothing of the call is moved, which all ranks find out alike: one
-    refuses it, or the windows are too small. ``slots`` are those of every rank."""
-    peer = tl.arange(0, words.MAX_RANKS)
-    there = peer < sync.word(call, words.NUM_RANKS)
-    sources = tl.load(counts + peer * (columns + 1) + columns, mask=there, other=0)
-    stop = (sources < 0) | (sources > sync.word(call, words.MAX_SOURCES))
-    stop = stop | (slots > sync.word(call, words.CAPACITY))
-    return (vectors.largest((there & stop).to(tl.int32), 0) > 0) & (sync.is_exact(call) != 0)
-
-
-@triton.jit
-def report(call, counts, slots, rows, columns):
-    """Tell the host, with exact sizes, what it waits for; by one program."""
-    if sync.is_exact(call):
-        peer = tl.arange(0, words.MAX_RANKS)
-        there = peer < sync.word(call, words.NUM_RANKS)
-        sources = tl.load(counts + peer * (columns + 1) + columns, mask=there, other=0)
-        store_report(call, words.REPORT_SLOTS + peer, slots)
-        store_report(call, words.REPORT_SOURCES + peer, sources)
-        store_report(call, words.REPORT_ROWS, rows)
-        store_report(call, words.REPORT_ABORTED, sync.aborted(call))
-
-
-@triton.jit
-def store_report(call, at, value):
-    """Numbers and, in the same words of 64 bits, the epoch that tells which call they are of."""
-    epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
-    both = (epoch.to(tl.int64) << 32) | (value.to(tl.int64) & 0xFFFFFFFF)
-    tl.store(sync.array(call, words.REPORT, tl.int64) + at, both)
-
-
-@triton.jit
 def assign(
     call, num_sources, key_to_rank, fanout: tl.constexpr, keys: tl.constexpr, block: tl.constexpr,
     align: tl.constexpr, padding: tl.constexpr, tile: tl.constexpr, tiles: tl.constexpr,
@@ -306,12 +273,12 @@ def place_keys(
         )  # fmt: skip
         # Through memory, since a vector cannot be indexed by another.
         tl.store(counted + key, tl.load(counted + key) + base)
-    failed = failed | stops(call, counts, begins, columns)
+    failed = failed | reports.stops(call, counts, begins, columns)
     if tl.program_id(0) == 0:
         rows = vectors.pick(begins, sync.word(call, words.RANK), words.MAX_RANKS)
         if compact:
             rows = rows_here(call, counts + num_keys, columns)
-        report(call, counts, begins, rows, columns)
+        reports.report(call, counts, begins, rows, columns)
         store_sources(call, counts, columns, failed)
     return failed
 
