@@ -41,11 +41,17 @@ def join(topology: Topology, is_one_host: bool) -> torch.device:
     return device
 
 
+PROGRAMS = 4
+"""Of an SM, at most."""
+
+
 def share(device: torch.device) -> int:
-    """SMs of a rank, where several share a GPU: each must leave room for the others."""
+    """SMs of a rank, where several share a GPU: each must leave room for the others. Programs lie
+    on SMs of their own while there are some, and NCCL's kernel needs the registers of a whole one:
+    so there must be fewer programs than SMs."""
     ranks = -(-dist.get_world_size() // torch.cuda.device_count())
     sms = torch.cuda.get_device_properties(device).multi_processor_count
-    return int(sms) if ranks == 1 else int(sms) // (ranks + 1)
+    return int(sms) if ranks == 1 else int(sms) // (ranks + 1) // PROGRAMS
 
 
 def gradients(runs: Runs) -> None:
