@@ -23,8 +23,12 @@ __all__ = [
 
 
 def new_context() -> Any:
-    """A fresh MLIR context that knows every level of the dialect."""
+    """A fresh MLIR context that knows every level of the dialect.
+
+    It has no threads: modules are small, and a forked process would have their pool without them.
+    """
     context = ir.Context()
+    context.enable_multithreading(False)
     with context:
         Fsc.load()
     return context
