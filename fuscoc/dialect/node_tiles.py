@@ -12,6 +12,7 @@ from fuscoc.codegen.cuda_tiles import (
     BULK_WORD,
     LINE_BYTES,
     MAX_TEAMS,
+    MOVED_ROWS,
     PIECE_ARCH,
     PIECE_STATIC_SHARED,
     PLACE_BYTES,
@@ -20,8 +21,7 @@ from fuscoc.codegen.cuda_tiles import (
     TARGETS,
     WARP,
     bulk_room,
-    fields_in_runs,
-    sorting_bytes,
+    planning_bytes,
 )
 from fuscoc.codegen.cuda_types import num_columns
 from fuscoc.codegen.triton_tiles import WORDS
@@ -60,7 +60,7 @@ class CudaTile(Op, name="cuda_tile"):
     ``buffer_bytes``, one or one a lane, move rows in ``num_passes`` parts. A field is moved in
     words of ``word_bytes``, a part of it is ``part_bytes`` at ``buffer_at`` of the buffer;
     ``leaving`` says so of rows in the source, where these are others than ``arriving`` ones.
-    Short rows a CTA may take ``sorted_rows`` at once, in the order of their keys.
+    A CTA may plan, too, ``sorted_rows`` at once; short ones it moves in the order of their keys.
     Combine: CTAs of ``teams`` teams of ``team_warps`` warps; a thread keeps ``team_vectors``
     vectors of the result and loads those of ``team_batch`` rows at once. Where rows are copied, a
     team may be a warp that takes ``combine_rows`` at once, ``team_batch`` words a thread.
@@ -340,14 +340,20 @@ def _check_sorted(op, arrived):
     (points,), assigns = ops_of(node, NodePoints), ops_of(node, NodeAssign)
     if points.read("fanout") > 1 or not assigns or assigns[0].read("compact"):
         raise VerifyError("must not sort rows but of one slot each, which it is assigned")
-    if op.read("leaving") or op.read("num_passes") > 1 or op.read("dispatch_rows") > 1:
+    if op.read("leaving") or op.read("num_passes") > 1:
         raise VerifyError("must sort whole rows, as they arrive")
-    if op.read("dispatch_warps") * WARP != PLAN_THREADS or rows not in SORTED_ROWS:
-        raise VerifyError(f"must sort a tile of {SORTED_ROWS} rows by {PLAN_THREADS} threads")
     (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
+    row = sum(size for *_, size in arrived)
     num_keys = ops_of(node, NodeCount)[0].follow("placement").read("num_keys")
-    in_runs = fields_in_runs(target.arch, [each["word_bytes"] for each in op.read("arriving")])
-    needed = sorting_bytes(rows, sum(size for *_, size in arrived), num_keys, in_runs)
+    buffers = 0
+    if op.read("dispatch_rows") > 1:
+        if rows % WARP or rows > MOVED_ROWS:
+            raise VerifyError(f"must plan whole warps of rows, {MOVED_ROWS} at most")
+        buffers = op.read("dispatch_warps") * op.read("dispatch_rows") * op.read("buffer_bytes")
+    elif op.read("dispatch_warps") * WARP != PLAN_THREADS or rows not in SORTED_ROWS:
+        raise VerifyError(f"must sort a tile of {SORTED_ROWS} rows by {PLAN_THREADS} threads")
+    words = [each["word_bytes"] for each in op.read("arriving")]
+    needed = planning_bytes(target.arch, words, row, num_keys, rows, buffers)
     if needed > target.room:
         raise VerifyError(f"needs {needed} bytes of shared memory, and has {target.room}")
 
