@@ -1,5 +1,6 @@
 """CUDA kernels of a shuffle whose slots follow from pieces: a ``Shape`` and a ``Relation`` for the
-headers ``pieces.cuh``, ``move.cuh`` and ``give_back.cuh``."""
+headers ``pieces.cuh``, ``move.cuh`` and ``give_back.cuh``, or for
+``entries.cuh`` and ``entries_back.cuh``."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuscoc.codegen.cuda import REFUSE_THREADS, CudaSource, Launch, print_kernel
+from fuscoc.codegen.cuda_entries import AlikeEntries, alike_entries, number
 from fuscoc.codegen.cuda_relation import CudaText, fused_relation
 from fuscoc.codegen.cuda_runs import choose, num_strides
 from fuscoc.codegen.cuda_tiles import WARP, PieceSizes
@@ -22,6 +24,7 @@ from fuscoc.dialect.relation import Domain
 from fuscoc.lang.dtypes import ITEM_BYTES
 
 PIECE_PLAN_THREADS = 512
+ENTRY_BYTES = 8  # its rank and slot
 MOST = 2**31
 """Sizes that inputs say, and points of an entry, are below it, and below its square."""
 
@@ -31,13 +34,15 @@ class PieceLayout:
     """What kernels keep: an entry has ``per_entry`` pieces, and so many boxes of ``box_bytes`` a
     field and marks of ``mark_bytes``. There is one entry, or one for all values of ``outer``
     indices. Rows of the first field are copied in lines, ``line_parts`` of them at most for 16
-    bytes."""
+    bytes. Of short entries that are alike, with ``entry_points`` each, a word is kept instead of
+    boxes; with 0 there are boxes."""
 
     per_entry: int
     box_bytes: int
     mark_bytes: int
     line_parts: int
     outer: int
+    entry_points: int = 0
 
 
 def print_pieces(
@@ -51,25 +56,24 @@ def print_pieces(
         num_loops = max(len(piece.counts) for piece in pieces)
         num_steps = num_loops + max(len(field.loops) for field in shuffle.leaving)
         run = run_bytes(shuffle.leaving[0])
+        alike = None if sizes.entry_group is None else alike_entries(node, shuffle)
         layout = PieceLayout(
             per_entry=len(pieces),
-            box_bytes=200 + 32 * (num_steps + 1),
-            mark_bytes=32 + 16 * (num_loops + 1),
+            box_bytes=ENTRY_BYTES if alike else 200 + 32 * (num_steps + 1),
+            mark_bytes=0 if alike else 32 + 16 * (num_loops + 1),
             line_parts=1 if sizes.words[0].word_bytes == 16 else 1 + -(-32 // run),
             outer=len(op.read("outer")),
+            entry_points=alike.points if alike else 0,
         )
         text = [
             *(header or (f"// Shuffle `{shuffle.name}`, printed by fuscoc.",)),
-            '#include "move.cuh"',
-            '#include "refuse.cuh"',
-            *(['#include "give_back.cuh"'] if shuffle.combine is not None else []),
+            *(f'#include "{each}.cuh"' for each in _headers(shuffle, alike)),
             "",
             "namespace {",
             "using namespace fuscoc;",
             "",
-            *_shape(shuffle, op, num_loops, sizes),
-            f"static_assert(sizeof(BoxOf<Shape>) == {layout.box_bytes});",
-            f"static_assert(sizeof(Marks<Shape::num_loops>) == {layout.mark_bytes});",
+            *_shape(shuffle, op, num_loops, sizes, alike),
+            *(_sizes_of_boxes(layout) if alike is None else []),
             "",
             *_relation(module, shuffle, op, pieces),
             "}  // namespace",
@@ -83,9 +87,16 @@ def print_pieces(
         "plan": (Launch(PIECE_PLAN_THREADS, 0), "place_pieces<Shape, Relation>"),
         "dispatch": (launch(sizes.dispatch_warps), "move<Shape, Relation>"),
         "refuse": (Launch(REFUSE_THREADS, 0), "refuse<Shape>"),
+        "combine": (launch(sizes.combine_warps), "give_back<Shape>"),
     }
-    if shuffle.combine is not None:
-        kernels["combine"] = launch(sizes.combine_warps), "give_back<Shape>"
+    if alike is not None:
+        kernels |= {
+            "plan": (kernels["plan"][0], "place_entries<Shape, Relation>"),
+            "dispatch": (kernels["dispatch"][0], "move_entries<Shape>"),
+            "combine": (kernels["combine"][0], "give_entries<Shape>"),
+        }
+    if shuffle.combine is None:
+        del kernels["combine"]
     launches = {}
     for role, (sizes_of, body) in kernels.items():
         name = f"{shuffle.name}_{role}"
@@ -95,7 +106,19 @@ def print_pieces(
     return CudaSource("\n".join([*text, ""]), launches, rows, sizes), layout
 
 
-def _shape(shuffle: CudaShuffle, op: Any, num_loops: int, sizes: PieceSizes) -> Iterator[str]:
+def _headers(shuffle: CudaShuffle, alike: AlikeEntries | None) -> list[str]:
+    there, back = ("move", "give_back") if alike is None else ("entries", "entries_back")
+    return [there, "refuse", *([back] if shuffle.combine is not None else [])]
+
+
+def _sizes_of_boxes(layout: PieceLayout) -> Iterator[str]:
+    yield f"static_assert(sizeof(BoxOf<Shape>) == {layout.box_bytes});"
+    yield f"static_assert(sizeof(Marks<Shape::num_loops>) == {layout.mark_bytes});"
+
+
+def _shape(
+    shuffle: CudaShuffle, op: Any, num_loops: int, sizes: PieceSizes, alike: AlikeEntries | None
+) -> Iterator[str]:
     fields = shuffle.leaving
     runs = [field.loops for field in fields]
     traits = {
@@ -114,6 +137,8 @@ def _shape(shuffle: CudaShuffle, op: Any, num_loops: int, sizes: PieceSizes) -> 
         "num_strides": num_strides(fields),
         "tile_bytes": sizes.tile_bytes or 0,
     }
+    if alike is not None:
+        constants |= {"entry_group": sizes.entry_group, "entry_points": alike.points}
     yield "struct Shape {"
     for name, holds in traits.items():
         yield f"  static constexpr bool {name} = {str(holds).lower()};"
@@ -150,6 +175,14 @@ def _shape(shuffle: CudaShuffle, op: Any, num_loops: int, sizes: PieceSizes) -> 
     yield "  __device__ static i64 run_stride(int field, int loop, const i64* strides) {"
     yield f"    return {choose(strides)};"
     yield "  }"
+    if alike is not None:
+        for name, values in (
+            ("entry_count", alike.counts),
+            ("entry_src_step", alike.src_steps),
+            ("entry_slot_step", alike.slot_steps),
+        ):
+            body = f"return {_nth(list(values))};"
+            yield f"  __device__ static constexpr i64 {name}(int loop) {{ {body} }}"
     yield "};"
 
 
@@ -219,7 +252,7 @@ def _members(region: Region[str], piece: Piece) -> Iterator[tuple[str, str]]:
 
 def moving_loop(piece: Any) -> int | None:
     """The loop of a piece that moves the rank."""
-    found = [i for i, step in enumerate(piece.rank_steps) if _number(step) != 0]
+    found = [i for i, step in enumerate(piece.rank_steps) if number(step) != 0]
     return found[0] if found else None
 
 
@@ -255,7 +288,3 @@ def _function(text: CudaText, head: str, returned: str) -> Iterator[str]:
     yield f"    return {returned};"
     yield "  }"
 
-
-def _number(value: Any) -> int | None:
-    owner = getattr(value.owner, "opview", None)
-    return ir.IntegerAttr(owner.value).value if isinstance(owner, arith.ConstantOp) else None

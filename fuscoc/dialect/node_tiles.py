@@ -121,7 +121,8 @@ class CudaTile(Op, name="cuda_tile"):
 class CudaPieceTile(Op, name="cuda_piece_tile"):
     """CUDA kernels that move pieces, for all GPUs: CTAs of ``dispatch_warps`` and of
     ``combine_warps`` warps, which read fields in ``words``. Where these are narrow, a warp has
-    ``tile_bytes`` of shared memory, by way of which it transposes short runs.
+    ``tile_bytes`` of shared memory, by way of which it transposes short runs. Where entries are
+    short and alike, a warp takes ``entry_group`` of them at once.
 
     ``"fsc.cuda_piece_tile"() {combine_warps = 24 : i64, dispatch_warps = 28 : i64, words = [{field
     = "x", word_bytes = 16 : i64}]} : () -> ()``
@@ -131,6 +132,7 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
         dispatch_warps=Integer(1),
         combine_warps=Integer(1),
         tile_bytes=Integer(BUFFER_ALIGN, optional=True),
+        entry_group=Integer(1, optional=True),
         words=Array(Record({"field": Text(), "word_bytes": Unit(1)})),
     )
 
@@ -139,6 +141,8 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
         loads, _ = _rows(op)
         if not ops_of(op.operation.parent, NodePieces):
             raise VerifyError("must stand beside a fsc.node_pieces")
+        if (op.read("entry_group") or 1) > WARP:
+            raise VerifyError("must not give a warp more entries at once than it has lanes")
         warps = max(op.read("dispatch_warps"), op.read("combine_warps"))
         if warps > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a CTA")

@@ -1,0 +1,142 @@
+// Combine kernel of short entries: where rows lie, warps copy chains into the staging memory of the source, which
+// has the bytes of entries in their order, and flag the group when all is there that this rank has of it; at
+// the source they copy what has come to the result, and this rank's own rows straight. Half of the warps begin
+// with what goes to peers, the others with what is for this rank; sending never waits, so every flag comes.
+#pragma once
+#include "back.cuh"
+#include "entries.cuh"
+
+namespace fuscoc {
+
+template <class Shape>
+struct GiveEntriesWords : BackWords {
+  u32 num_told[kMaxRanks];  // entries that each rank has told this one
+  typename Entries<Shape>::Copier copier[kWarp];
+};
+
+template <class Shape>
+struct GiveEntries : Back<GiveEntriesWords<Shape>> {
+  using Base = Back<GiveEntriesWords<Shape>>;
+  using Base::call, Base::shared;
+  using All = Entries<Shape>;
+  static constexpr int kUnit = All::kUnit;
+  using Unit = typename UnitOf<kUnit>::type;
+  const int warp, lane;
+  char* const staged;
+  const i64 step;  // slots from an entry of a chain to the next
+
+  __device__ __forceinline__ typename All::Copier& copier() const {
+    return const_cast<GiveEntriesWords<Shape>&>(shared).copier[warp];
+  }
+  __device__ __forceinline__ u64* flag(int window, int from, u32 group) const {
+    return reinterpret_cast<u64*>(call.window[window] + call.combine_flags_at) +
+           from * i64(All::num_groups(call.max_entries)) + group;
+  }
+  __device__ void send(int source, u32 group) const {
+    const i64 first = i64(group) * All::kGroup, num = shared.num_told[source];
+    const i64 slot = lane < All::kGroup ? All::word(All::told(call, call.rank, source), first + lane, num) : -1;
+    if (!__ballot_sync(kAllLanes, slot >= 0)) return;
+    All::each(slot >= 0, All::begins(slot, step, lane), [&](int head, int count) {
+      const i64 from = __shfl_sync(kAllLanes, slot, head) * Shape::row_bytes(0);
+      char* const to = call.window[source] + call.staging_at + (first + head) * All::entry_bytes;
+      All::copy(copier(), count, kSource, false, call.rows + from, to, staged, lane);
+    });
+    __syncwarp();
+    if (lane == 0) {
+      fence_system();
+      store_relaxed(flag(source, call.rank, group), shared.tag);
+    }
+  }
+  // What peers have written here, as far from a multiple of 16 as where it goes.
+  __device__ void take_over(const char* from, char* to, i64 bytes) const {
+    const i64 head = min(i64(floor_mod(-i64(reinterpret_cast<u64>(to)), kLine)), bytes), wide = (bytes - head) / kLine;
+    constexpr int batch = kLinesInFlight;
+    for (i64 at = lane; at < wide; at += kWarp * batch) {
+      uint4 value[batch];
+#pragma unroll
+      for (int i = 0; i < batch; ++i)
+        if (at + i * kWarp < wide) value[i] = __ldcg(reinterpret_cast<const uint4*>(from + head) + at + i * kWarp);
+#pragma unroll
+      for (int i = 0; i < batch; ++i)
+        if (at + i * kWarp < wide) reinterpret_cast<uint4*>(to + head)[at + i * kWarp] = value[i];
+    }
+    const i64 edges = (bytes - wide * kLine) / kUnit;
+    for (i64 i = lane; i < edges; i += kWarp) {
+      const i64 at = i * kUnit < head ? i * kUnit : i * kUnit + wide * kLine;
+      *reinterpret_cast<Unit*>(to + at) = __ldcg(reinterpret_cast<const Unit*>(from + at));
+    }
+  }
+  __device__ void clear(char* to, i64 bytes) const {
+    for (i64 at = lane * kUnit; at < bytes; at += kWarp * kUnit) *reinterpret_cast<Unit*>(to + at) = {};
+  }
+  // A group of this rank, to its place.
+  __device__ void receive(u32 group, i64 num, i64 num_here) const {
+    const i64 first = i64(group) * All::kGroup;
+    const i64 code = lane < All::kGroup ? All::word(All::codes(call), first + lane, num) : -1;
+    const bool here = lane < All::kGroup && first + lane < num_here;
+    const int rank = code < 0 ? -1 : entry_rank(code);
+    u32 senders = 0;
+    for (int from = 0; from < call.num_ranks; ++from)
+      senders |= u32(from != call.rank && __ballot_sync(kAllLanes, rank == from) != 0) << from;
+    bool there = true;
+    if ((senders & ~shared.refusing) >> lane & 1) there = this->wait_for(lane, group, flag(call.rank, lane, group));
+    const u32 absent = __ballot_sync(kAllLanes, !there) | shared.refusing;
+    const bool lost = rank >= 0 && absent >> rank & 1, own = rank == call.rank && !lost, came = rank >= 0 && !own && !lost;
+    char* const to = call.result + first * All::entry_bytes;
+    All::each(own, All::begins(own ? code : -1, step, lane), [&](int head, int count) {
+      const i64 slot = entry_slot(__shfl_sync(kAllLanes, code, head));
+      All::copy(copier(), count, kSource, true, call.rows + slot * Shape::row_bytes(0), to + head * All::entry_bytes, staged, lane);
+    });
+    const auto goes_on = [&](bool of) { return __shfl_up_sync(kAllLanes, u32(of), 1) && lane > 0; };
+    All::each(came, !goes_on(came), [&](int head, int count) {
+      const char* const from = call.window[call.rank] + call.staging_at + (first + head) * All::entry_bytes;
+      take_over(from, to + head * All::entry_bytes, count * All::entry_bytes);
+    });
+    All::each(lost, !goes_on(lost), [&](int head, int count) {
+      poison(to + head * All::entry_bytes, count * All::entry_bytes, lane, kWarp);
+    });
+    const bool nothing = here && rank < 0;
+    All::each(nothing, !goes_on(nothing), [&](int head, int count) {
+      clear(to + head * All::entry_bytes, count * All::entry_bytes);
+    });
+  }
+
+  __device__ void run() const {
+    u32 most = 0;
+    for (int from = 0; from < call.num_ranks; ++from)
+      if (from != call.rank) most = max(most, shared.num_told[from]);
+    const u32 others = u32(call.num_ranks - 1), num_sent = All::num_groups(most) * others;
+    const i64 num_here = call.result_bytes / All::entry_bytes, num = All::num_entries(call);
+    const bool gives = warp % 2 == 0;
+#pragma unroll 1
+    for (int turn = gives ? 0 : 1; turn < 3; ++turn) {
+      if (turn == 1)
+        this->take(&call.state->next_finalise[shared.parity], All::num_groups(num_here),
+                   [&](u32 item) { receive(item, num, num_here); });
+      else
+        this->take(&call.state->next_reduce[shared.parity], num_sent, [&](u32 item) {
+          send(int((call.rank + 1 + item % others) % call.num_ranks), item / others);
+        });
+    }
+  }
+};
+
+template <class Shape>
+__device__ __forceinline__ void give_entries(const Call& call) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  __shared__ GiveEntriesWords<Shape> shared;
+  const int thread = threadIdx.x, warp = thread / kWarp;
+  const u64 told = thread < call.num_ranks ? __ldcg(num_told(call, call.rank, thread)) : 0;
+  if (thread < kWarp) shared.copier[thread].num = 0;
+  begin_back(call, shared, call.combine_group);
+  Loop loop[Entries<Shape>::kLoops + 1];
+  int ignored;
+  const GiveEntries<Shape> state{{call, shared}, warp, thread % kWarp, reinterpret_cast<char*>(memory) + warp * Shape::tile_bytes,
+                                 Entries<Shape>::slots(loop, ignored)};
+  if (thread < call.num_ranks)
+    shared.num_told[thread] = u32(told >> 32) == u32(shared.tag >> 32) && state.joins(thread) ? u32(told) : 0;
+  __syncthreads();
+  if (goes_on(call, state, call.result_bytes)) state.run();
+}
+
+}  // namespace fuscoc
