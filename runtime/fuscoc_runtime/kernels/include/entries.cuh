@@ -57,8 +57,8 @@ struct Entries {
     Places places;
     int num;  // of entries, negative: that stay on the rank; 0: none yet
   };
-  __device__ static __forceinline__ void copy(Copier& mine, int num, End to, bool stays, const char* from_at, char* to_at,
-                                              char* staged, int lane) {
+  __device__ static __noinline__ void copy(Copier& mine, int num, End to, bool stays, const char* from_at, char* to_at,
+                                           char* staged, int lane) {
     const int kind = stays ? -num : num;
     __syncwarp();
     if (mine.num != kind) {
