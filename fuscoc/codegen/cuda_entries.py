@@ -1,4 +1,5 @@
-"""Entries of pieces that are so short and so alike that CUDA kernels keep no box for any."""
+"""Entries of pieces that are so short and so alike that CUDA kernels keep no box for any; and short
+rows that the relation gives slots one by one, which are such entries, too."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from fuscoc.codegen.cuda_types import CudaShuffle, row_bytes
+from fuscoc.codegen.cuda_tiles import LINE_BYTES, LINES_IN_FLIGHT, WARP
+from fuscoc.codegen.cuda_types import CudaShuffle, row_bytes, unit_bytes
 from fuscoc.dialect.affine import NotAffine, Relation
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.expressions import Node, expression
@@ -15,9 +17,10 @@ from fuscoc.dialect.fused import NodePieces, NodePoints
 from fuscoc.dialect.mlir import arith, ir
 from fuscoc.dialect.pieces import Piece
 from fuscoc.dialect.polynomials import Polynomial
-from fuscoc.dialect.relation import Domain
+from fuscoc.dialect.relation import Domain, Point
 
 BOX_BYTES = 16384  # entries from so many bytes on are worth a box each
+ROW_BYTES = 1024  # rows up to so many bytes are better moved by many at once
 GROUP_BYTES, MOST_OF_GROUP = 16384, 32  # that a warp takes at once, a lane an entry
 
 
@@ -31,12 +34,18 @@ class AlikeEntries:
     slot_steps: tuple[int, ...]
 
     @property
+    def is_row(self) -> bool:
+        return not self.counts
+
+    @property
     def points(self) -> int:
         return prod(self.counts)
 
 
 def alike_entries(node: Any, shuffle: CudaShuffle) -> AlikeEntries | None:
     """What is the same of all short entries of a ``fsc.node``; None if kernels need boxes."""
+    if not ops_of(node, NodePieces):
+        return _rows(node, shuffle)
     (op,), (points,) = ops_of(node, NodePieces), ops_of(node, NodePoints)
     pieces = [each for each in op.entry.blocks[0] if isinstance(each, Piece)]
     outer = op.read("outer")
@@ -59,6 +68,22 @@ def alike_entries(node: Any, shuffle: CudaShuffle) -> AlikeEntries | None:
     extents = [expression(terminator(points, 0, Domain).extents[index]) for index in outer]
     length = _length(found, cells)
     return found if length and _in_order(expression(piece.src_offset), extents, length) else None
+
+
+def _rows(node: Any, shuffle: CudaShuffle) -> AlikeEntries | None:
+    """Rows of whole words, one behind the other in the source, which arrive and come back so."""
+    (points,) = ops_of(node, NodePoints)
+    if not shuffle.given_slots or shuffle.ragged or shuffle.fanout > 1 or shuffle.weighted:
+        return None
+    if shuffle.source_fields or shuffle.combine not in (None, "copy") or len(shuffle.fields) > 1:
+        return None
+    (field,) = shuffle.fields
+    if field.loops or unit_bytes(field) != LINE_BYTES or row_bytes(field) > ROW_BYTES:
+        return None
+    extents = [expression(each) for each in terminator(points, 0, Domain).extents]
+    first = expression(terminator(points, 1, Point).src_offset)
+    in_order = _in_order(first, extents, field.elems // field.cell_elems)
+    return AlikeEntries((), (), ()) if in_order else None
 
 
 def _length(entries: AlikeEntries, cells: int) -> int | None:
@@ -84,8 +109,13 @@ def _in_order(first: Any, extents: Sequence[Any], length: int) -> bool:
 
 
 def entry_group(entries: AlikeEntries, shuffle: CudaShuffle) -> int:
-    """Entries that a warp takes at once, a power of two."""
-    fitting = max(1, GROUP_BYTES // (entries.points * row_bytes(shuffle.leaving[0])))
+    """Entries that a warp takes at once, a power of two: of rows so many that each lane has words
+    of several in flight."""
+    entry_bytes = entries.points * row_bytes(shuffle.leaving[0])
+    if entries.is_row:
+        words = entry_bytes // LINE_BYTES
+        return WARP << max(0, (LINES_IN_FLIGHT // words).bit_length() - 1)
+    fitting = max(1, GROUP_BYTES // entry_bytes)
     return min(MOST_OF_GROUP, 1 << fitting.bit_length() - 1)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fuscoc.codegen.cuda import REFUSE_THREADS, CudaSource, Launch, print_kernel
 from fuscoc.codegen.cuda_entries import AlikeEntries, alike_entries, number
-from fuscoc.codegen.cuda_relation import CudaText, fused_relation
+from fuscoc.codegen.cuda_relation import CudaText, fused_relation, point_indices
 from fuscoc.codegen.cuda_runs import choose, num_strides
 from fuscoc.codegen.cuda_tiles import WARP, PieceSizes
 from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes
@@ -24,7 +24,7 @@ from fuscoc.dialect.relation import Domain
 from fuscoc.lang.dtypes import ITEM_BYTES
 
 PIECE_PLAN_THREADS = 512
-ENTRY_BYTES = 8  # its rank and slot
+ENTRY_BYTES, SLOT_BYTES = 8, 4  # an entry's rank and slot, and what its rank is told
 MOST = 2**31
 """Sizes that inputs say, and points of an entry, are below it, and below its square."""
 
@@ -51,18 +51,18 @@ def print_pieces(
     """The kernels of a module, from choose-tiles on; ``header`` is comment lines to begin with."""
     with module.context:
         (node,) = ops_of(module, Node)
-        (op,) = ops_of(node, NodePieces)
-        pieces = [each for each in op.entry.blocks[0] if isinstance(each, Piece)]
-        num_loops = max(len(piece.counts) for piece in pieces)
+        op = next(iter(ops_of(node, NodePieces)), None)
+        pieces = [] if op is None else [e for e in op.entry.blocks[0] if isinstance(e, Piece)]
+        num_loops = max((len(piece.counts) for piece in pieces), default=0)
         num_steps = num_loops + max(len(field.loops) for field in shuffle.leaving)
         run = run_bytes(shuffle.leaving[0])
         alike = None if sizes.entry_group is None else alike_entries(node, shuffle)
         layout = PieceLayout(
-            per_entry=len(pieces),
+            per_entry=max(len(pieces), 1),
             box_bytes=ENTRY_BYTES if alike else 200 + 32 * (num_steps + 1),
-            mark_bytes=0 if alike else 32 + 16 * (num_loops + 1),
+            mark_bytes=SLOT_BYTES if alike else 32 + 16 * (num_loops + 1),
             line_parts=1 if sizes.words[0].word_bytes == 16 else 1 + -(-32 // run),
-            outer=len(op.read("outer")),
+            outer=1 if op is None else len(op.read("outer")),
             entry_points=alike.points if alike else 0,
         )
         text = [
@@ -75,7 +75,7 @@ def print_pieces(
             *_shape(shuffle, op, num_loops, sizes, alike),
             *(_sizes_of_boxes(layout) if alike is None else []),
             "",
-            *_relation(module, shuffle, op, pieces),
+            *(_rows if op is None else _relation)(module, shuffle, op, pieces),
             "}  // namespace",
             "",
         ]
@@ -124,9 +124,9 @@ def _shape(
     traits = {
         "compact": False,
         "ragged": shuffle.ragged,
-        "looks_up": op.looks_up(),
+        "looks_up": op is None or op.looks_up(),
         "comes_back": shuffle.combine is not None,
-        "disjoint": bool(op.read("disjoint")),
+        "disjoint": op is None or bool(op.read("disjoint")),
     }
     constants = {
         "num_fields": len(fields),
@@ -228,6 +228,26 @@ def _relation(module: Any, shuffle: CudaShuffle, op: Any, pieces: list[Piece]) -
         for name, value in values:
             yield f"      piece.{name} = {value};"
         yield "    }"
+    yield "  }"
+    yield "};"
+
+
+def _rows(module: Any, shuffle: CudaShuffle, op: Any, pieces: list[Piece]) -> Iterator[str]:
+    """The same of rows, each of which is a piece."""
+    _, points, point = fused_relation(module)
+    text = CudaText(shuffle)
+    indices = point_indices(shuffle, points, text)
+    region = Region(text, dict(zip(points.relation.blocks[0].arguments, indices, strict=True)))
+    rank, slot = region.destination(point, "i64(call.num_ranks)", packed=False)
+    yield "struct Relation {"
+    yield "  const Call& call;"
+    yield "  static constexpr int num_pieces = 1;"
+    yield "  __device__ __forceinline__ i64 num_entries() const { return call.num_sources; }"
+    yield "  template <int kPiece>"
+    yield "  __device__ __forceinline__ void piece(i64 point, PieceOf<Shape>& piece) const {"
+    yield from text.declarations(f"{rank} {slot}")
+    yield f"    piece.rank = {rank};"
+    yield f"    piece.slot = {slot};"
     yield "  }"
     yield "};"
 

@@ -34,6 +34,7 @@ from fuscoc.dialect.fused import (
     NodeAssign,
     NodeCopy,
     NodeCount,
+    NodeGiven,
     NodePieces,
     NodePoints,
     NodeReduce,
@@ -118,11 +119,15 @@ class CudaTile(Op, name="cuda_tile"):
             raise VerifyError(f"needs {needed} bytes of shared memory, and has {target.room}")
 
 
+GIVE_SLOTS = (NodePieces, NodeGiven)
+
+
 class CudaPieceTile(Op, name="cuda_piece_tile"):
     """CUDA kernels that move pieces, for all GPUs: CTAs of ``dispatch_warps`` and of
     ``combine_warps`` warps, which read fields in ``words``. Where these are narrow, a warp has
     ``tile_bytes`` of shared memory, by way of which it transposes short runs. Where entries are
-    short and alike, a warp takes ``entry_group`` of them at once.
+    short and alike, a warp takes ``entry_group`` of them at once; so may it rows that are given
+    slots one by one.
 
     ``"fsc.cuda_piece_tile"() {combine_warps = 24 : i64, dispatch_warps = 28 : i64, words = [{field
     = "x", word_bytes = 16 : i64}]} : () -> ()``
@@ -139,10 +144,11 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
     @classmethod
     def check(cls, op):
         loads, _ = _rows(op)
-        if not ops_of(op.operation.parent, NodePieces):
-            raise VerifyError("must stand beside a fsc.node_pieces")
-        if (op.read("entry_group") or 1) > WARP:
-            raise VerifyError("must not give a warp more entries at once than it has lanes")
+        group = op.read("entry_group")
+        if not ops_of(op.operation.parent, *([NodePieces] if group is None else GIVE_SLOTS)):
+            raise VerifyError("must stand beside a fsc.node_pieces, or what gives alike rows slots")
+        if group is not None and group & (group - 1):
+            raise VerifyError("needs a power of two as 'entry_group'")
         warps = max(op.read("dispatch_warps"), op.read("combine_warps"))
         if warps > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a CTA")

@@ -22,8 +22,8 @@ def run(module: Any) -> None:
         del node.attributes["printers"]
         shuffle, pieces = node_shuffle(module), ops_of(node, NodePieces)
         with ir.InsertionPoint(node.body.blocks[0]), node.location:
-            if "cuda" in printers and pieces:
-                alike = alike_entries(node, shuffle)
+            alike = alike_entries(node, shuffle) if "cuda" in printers else None
+            if "cuda" in printers and (pieces or alike):
                 group = None if alike is None else entry_group(alike, shuffle)
                 CudaPieceTile.build(**asdict(choose_piece_sizes(shuffle, group)))
             elif "cuda" in printers:

@@ -101,7 +101,7 @@ class PiecesNode(CudaNode):
             "combine_flags": [self._max_flags * 8],
             "barrier": [num_ranks * 8] * limits.num_entries,
             "refused": [num_ranks * 8] * limits.num_entries,
-            "boxes": [num_boxes * self.pieces.box_bytes] * limits.num_entries,
+            "boxes": [num_boxes * self.pieces.box_bytes * (not self.pieces.entry_points)] * limits.num_entries,
             "marks": [num_boxes * self.pieces.mark_bytes] * limits.num_entries,
             "told": [num_ranks * 8] * limits.num_entries,
             "staging": [self._staging_bytes],

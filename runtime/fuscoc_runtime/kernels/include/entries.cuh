@@ -4,7 +4,11 @@
 //
 // A warp takes a group of entries, a lane an entry. Those that go on where the one before ends, at both ends, are
 // a chain, and a chain is a box, as `boxes.cuh` copies it: patches side by side become lines of a picture.
+//
+// An entry that is one row of whole words needs no box: lanes take the words of a group, and neighbours those that
+// lie together (`entry_rows.cuh`).
 #pragma once
+#include "entry_rows.cuh"
 #include "move.cuh"
 
 namespace fuscoc {
@@ -14,17 +18,19 @@ struct Entries {
   static constexpr int kGroup = Shape::entry_group, kLoops = Shape::num_loops + 1, kUnit = Shape::unit_bytes(0);
   static constexpr i64 entry_points = Shape::entry_points, entry_bytes = entry_points * Shape::row_bytes(0);
   using Own = Box<kLoops>;
-  static_assert(kGroup <= kWarp && Shape::num_fields == 1 && Shape::num_runs(0) == 0);
+  static constexpr bool kAreRows = Shape::num_loops == 0 && kUnit == kLine;
+  static_assert((kAreRows || kGroup <= kWarp) && Shape::num_fields == 1 && Shape::num_runs(0) == 0);
 
   // Where this rank's entries go, and the slots here of those of a rank; -1: nowhere, and none.
   __device__ static __forceinline__ i64* codes(const Call& call) { return static_cast<i64*>(call.boxes_back); }
-  __device__ static __forceinline__ i64* told(const Call& call, int window, int from) {
-    return reinterpret_cast<i64*>(call.window[window] + call.boxes_at) + from * call.max_boxes;
+  __device__ static __forceinline__ int* told(const Call& call, int window, int from) {
+    return reinterpret_cast<int*>(call.window[window] + call.marks_at) + from * call.max_boxes;
   }
   __device__ static __forceinline__ u32 num_groups(i64 num_entries) { return u32(ceil_div(num_entries, kGroup)); }
   __device__ static __forceinline__ u32 num_entries(const Call& call) { return __ldcg(call.num_boxes); }
   // The word of one of `num` entries; -1 where there is none.
-  __device__ static __forceinline__ i64 word(const i64* words, i64 entry, i64 num) {
+  template <class Word>
+  __device__ static __forceinline__ i64 word(const Word* words, i64 entry, i64 num) {
     return entry < num ? __ldcg(words + entry) : -1;
   }
 
@@ -86,11 +92,6 @@ struct Entries {
     return lane == 0 || before < 0 || word != before + step;
   }
 };
-
-// Rank and slot as one word, in which a slot and what may lie behind it never reach the rank.
-__device__ __forceinline__ i64 entry_code(int rank, i64 slot) { return i64(rank) << 32 | slot; }
-__device__ __forceinline__ int entry_rank(i64 code) { return int(code >> 32); }
-__device__ __forceinline__ i64 entry_slot(i64 code) { return i64(u32(code)); }
 
 // Plan kernel, of several CTAs: the words of all entries. CTA 0 clears what they add up before it meets the ranks;
 // the others begin when it has.
@@ -156,7 +157,7 @@ struct PlaceEntries {
       for (int rank = 0; rank < call.num_ranks; ++rank) {
         if (peers.refusing >> rank & 1) continue;
         const bool there = made >= 0 && entry_rank(made) == rank;
-        All::told(call, rank, call.rank)[entry] = there ? entry_slot(made) : -1;
+        All::told(call, rank, call.rank)[entry] = there ? int(entry_slot(made)) : -1;
         if (there) atomicAdd(&shared.points_to[rank], u64(All::entry_points));
       }
     }
@@ -212,6 +213,16 @@ struct MoveEntries {
 
   __device__ void send(u32 group, i64 num) const {
     const i64 first = i64(group) * All::kGroup;
+    if constexpr (All::kAreRows) {
+      const Rows<Shape> rows(All::codes(call), first, num, lane);
+      const char* const from = call.source[0] + first * All::entry_bytes;
+      rows.copy([&](i64 code, i64 at, i64 inside) -> RowWord {
+        if (code < 0 || call.routing->refusing >> entry_rank(code) & 1) return {};
+        char* const to = call.window[entry_rank(code)] + call.rows_at[0] + entry_slot(code) * Shape::row_bytes(0);
+        return {from + at, to + inside};
+      });
+      return;
+    }
     const i64 code = lane < All::kGroup ? All::word(All::codes(call), first + lane, num) : -1;
     const bool there = code >= 0 && !(call.routing->refusing >> entry_rank(code) & 1);
     All::each(there, All::begins(code, step, lane), [&](int head, int count) {
@@ -222,6 +233,19 @@ struct MoveEntries {
     });
   }
   __device__ void mark(int from, u32 group, i64 num) const {
+    if constexpr (All::kAreRows) {
+      const Rows<Shape> rows(All::told(call, call.rank, from), i64(group) * All::kGroup, num, lane);
+      for (const i64 slot : rows.code) {
+        const bool begins = All::begins(slot, step, lane);
+        const u32 heads = __ballot_sync(kAllLanes, slot < 0 || begins);
+        if (slot < 0 || !(heads >> lane & 1)) continue;
+        const u32 behind = heads & ~((2u << lane) - 1);
+        const int count = (behind ? __ffs(behind) - 1 : kWarp) - lane;
+        mark_word(call, slot, count, 0);
+        mark_word(call, slot, count, 1);
+      }
+      return;
+    }
     const i64 entry = i64(group) * All::kGroup + lane;
     const i64 slot = lane < All::kGroup ? All::word(All::told(call, call.rank, from), entry, num) : -1;
     Loop loop[All::kLoops + 1];

@@ -32,8 +32,33 @@ struct GiveEntries : Back<GiveEntriesWords<Shape>> {
     return reinterpret_cast<u64*>(call.window[window] + call.combine_flags_at) +
            from * i64(All::num_groups(call.max_entries)) + group;
   }
+  __device__ __forceinline__ void signal(int source, u32 group) const {
+    __syncwarp();
+    if (lane != 0) return;
+    fence_system();
+    store_relaxed(flag(source, call.rank, group), shared.tag);
+  }
+  // The ranks that a group's rows do not come from; `ranks` are those that a lane's rows are on, a bit each.
+  __device__ __forceinline__ u32 absent(u32 group, u32 ranks) const {
+    const u32 senders = __reduce_or_sync(kAllLanes, ranks) & ~(1u << call.rank);
+    bool there = true;
+    if ((senders & ~shared.refusing) >> lane & 1) there = this->wait_for(lane, group, flag(call.rank, lane, group));
+    return __ballot_sync(kAllLanes, !there) | shared.refusing;
+  }
   __device__ void send(int source, u32 group) const {
     const i64 first = i64(group) * All::kGroup, num = shared.num_told[source];
+    if constexpr (All::kAreRows) {
+      const Rows<Shape> rows(All::told(call, call.rank, source), first, num, lane);
+      char* const to = call.window[source] + call.staging_at + first * All::entry_bytes;
+      rows.copy([&](i64 slot, i64 at, i64 inside) -> RowWord {
+        if (slot < 0) return {};
+        return {call.rows + slot * Shape::row_bytes(0) + inside, to + at};
+      });
+      bool any = false;
+      for (const i64 slot : rows.code) any |= slot >= 0;
+      if (__ballot_sync(kAllLanes, any)) signal(source, group);
+      return;
+    }
     const i64 slot = lane < All::kGroup ? All::word(All::told(call, call.rank, source), first + lane, num) : -1;
     if (!__ballot_sync(kAllLanes, slot >= 0)) return;
     All::each(slot >= 0, All::begins(slot, step, lane), [&](int head, int count) {
@@ -41,11 +66,7 @@ struct GiveEntries : Back<GiveEntriesWords<Shape>> {
       char* const to = call.window[source] + call.staging_at + (first + head) * All::entry_bytes;
       All::copy(copier(), count, kSource, false, call.rows + from, to, staged, lane);
     });
-    __syncwarp();
-    if (lane == 0) {
-      fence_system();
-      store_relaxed(flag(source, call.rank, group), shared.tag);
-    }
+    signal(source, group);
   }
   // What peers have written here, as far from a multiple of 16 as where it goes.
   __device__ void take_over(const char* from, char* to, i64 bytes) const {
@@ -72,15 +93,27 @@ struct GiveEntries : Back<GiveEntriesWords<Shape>> {
   // A group of this rank, to its place.
   __device__ void receive(u32 group, i64 num, i64 num_here) const {
     const i64 first = i64(group) * All::kGroup;
+    if constexpr (All::kAreRows) {
+      const Rows<Shape> rows(All::codes(call), first, num, lane);
+      u32 ranks = 0;
+      for (const i64 code : rows.code) ranks |= code < 0 ? 0 : 1u << entry_rank(code);
+      const u32 absent = this->absent(group, ranks);
+      const i64 end = (num_here - first) * All::entry_bytes;
+      const char* const came = call.window[call.rank] + call.staging_at + first * All::entry_bytes;
+      char* const to = call.result + first * All::entry_bytes;
+      rows.copy([&](i64 code, i64 at, i64 inside) -> RowWord {
+        if (at >= end) return {};
+        if (code < 0) return {nullptr, to + at};
+        if (absent >> entry_rank(code) & 1) return {lost_word(), to + at};
+        if (entry_rank(code) != call.rank) return {came + at, to + at};
+        return {call.rows + entry_slot(code) * Shape::row_bytes(0) + inside, to + at};
+      });
+      return;
+    }
     const i64 code = lane < All::kGroup ? All::word(All::codes(call), first + lane, num) : -1;
     const bool here = lane < All::kGroup && first + lane < num_here;
     const int rank = code < 0 ? -1 : entry_rank(code);
-    u32 senders = 0;
-    for (int from = 0; from < call.num_ranks; ++from)
-      senders |= u32(from != call.rank && __ballot_sync(kAllLanes, rank == from) != 0) << from;
-    bool there = true;
-    if ((senders & ~shared.refusing) >> lane & 1) there = this->wait_for(lane, group, flag(call.rank, lane, group));
-    const u32 absent = __ballot_sync(kAllLanes, !there) | shared.refusing;
+    const u32 absent = this->absent(group, rank < 0 ? 0 : 1u << rank);
     const bool lost = rank >= 0 && absent >> rank & 1, own = rank == call.rank && !lost, came = rank >= 0 && !own && !lost;
     char* const to = call.result + first * All::entry_bytes;
     All::each(own, All::begins(own ? code : -1, step, lane), [&](int head, int count) {
