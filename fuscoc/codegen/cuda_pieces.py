@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuscoc.codegen.cuda import REFUSE_THREADS, CudaSource, Launch, print_kernel
-from fuscoc.codegen.cuda_entries import AlikeEntries, alike_entries, number
-from fuscoc.codegen.cuda_relation import CudaText, fused_relation, point_indices
+from fuscoc.codegen.cuda_entries import AlikeEntries, alike_entries, number, row_relation
+from fuscoc.codegen.cuda_relation import CudaText, fused_relation
 from fuscoc.codegen.cuda_runs import choose, num_strides
 from fuscoc.codegen.cuda_tiles import WARP, PieceSizes
 from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes
 from fuscoc.codegen.regions import Region
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.fused import NodePieces
-from fuscoc.dialect.mlir import arith, ir
 from fuscoc.dialect.node import Node
 from fuscoc.dialect.pieces import Piece
 from fuscoc.dialect.relation import Domain
@@ -75,7 +74,11 @@ def print_pieces(
             *_shape(shuffle, op, num_loops, sizes, alike),
             *(_sizes_of_boxes(layout) if alike is None else []),
             "",
-            *(_rows if op is None else _relation)(module, shuffle, op, pieces),
+            *(
+                row_relation(module, shuffle)
+                if op is None
+                else _relation(module, shuffle, op, pieces)
+            ),
             "}  // namespace",
             "",
         ]
@@ -128,7 +131,7 @@ def _shape(
         "comes_back": shuffle.combine is not None,
         "disjoint": op is None or bool(op.read("disjoint")),
     }
-    constants = {
+    constants: dict[str, int | None] = {
         "num_fields": len(fields),
         "fanout": shuffle.fanout,
         "num_keys": 0,
@@ -176,12 +179,12 @@ def _shape(
     yield f"    return {choose(strides)};"
     yield "  }"
     if alike is not None:
-        for name, values in (
+        for name, of_loops in (
             ("entry_count", alike.counts),
             ("entry_src_step", alike.src_steps),
             ("entry_slot_step", alike.slot_steps),
         ):
-            body = f"return {_nth(list(values))};"
+            body = f"return {_nth(list(of_loops))};"
             yield f"  __device__ static constexpr i64 {name}(int loop) {{ {body} }}"
     yield "};"
 
@@ -200,6 +203,9 @@ def _nth(values: list[Any]) -> str:
 
 
 def _relation(module: Any, shuffle: CudaShuffle, op: Any, pieces: list[Piece]) -> Iterator[str]:
+    if op is None:
+        yield from row_relation(module, shuffle)
+        return
     _, points, _ = fused_relation(module)
     names, outer = points.read("indices"), op.read("outer")
     domain = terminator(points, 0, Domain)
@@ -228,26 +234,6 @@ def _relation(module: Any, shuffle: CudaShuffle, op: Any, pieces: list[Piece]) -
         for name, value in values:
             yield f"      piece.{name} = {value};"
         yield "    }"
-    yield "  }"
-    yield "};"
-
-
-def _rows(module: Any, shuffle: CudaShuffle, op: Any, pieces: list[Piece]) -> Iterator[str]:
-    """The same of rows, each of which is a piece."""
-    _, points, point = fused_relation(module)
-    text = CudaText(shuffle)
-    indices = point_indices(shuffle, points, text)
-    region = Region(text, dict(zip(points.relation.blocks[0].arguments, indices, strict=True)))
-    rank, slot = region.destination(point, "i64(call.num_ranks)", packed=False)
-    yield "struct Relation {"
-    yield "  const Call& call;"
-    yield "  static constexpr int num_pieces = 1;"
-    yield "  __device__ __forceinline__ i64 num_entries() const { return call.num_sources; }"
-    yield "  template <int kPiece>"
-    yield "  __device__ __forceinline__ void piece(i64 point, PieceOf<Shape>& piece) const {"
-    yield from text.declarations(f"{rank} {slot}")
-    yield f"    piece.rank = {rank};"
-    yield f"    piece.slot = {slot};"
     yield "  }"
     yield "};"
 
@@ -307,4 +293,3 @@ def _function(text: CudaText, head: str, returned: str) -> Iterator[str]:
     yield from text.declarations(returned)
     yield f"    return {returned};"
     yield "  }"
-

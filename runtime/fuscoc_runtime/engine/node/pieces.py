@@ -94,6 +94,7 @@ class PiecesNode(CudaNode):
 
     def _sections(self, num_ranks: int) -> tuple[dict[str, list[int]], int]:
         limits, num_boxes = self.limits, num_ranks * self.max_boxes
+        box_bytes = 0 if self.pieces.entry_points else self.pieces.box_bytes
         sizes = {
             "ready": [num_ranks * MAX_STAGED_PLANS * 8],
             "counts": [2 * num_ranks * (self.program.num_columns + 1) * 8],
@@ -101,7 +102,7 @@ class PiecesNode(CudaNode):
             "combine_flags": [self._max_flags * 8],
             "barrier": [num_ranks * 8] * limits.num_entries,
             "refused": [num_ranks * 8] * limits.num_entries,
-            "boxes": [num_boxes * self.pieces.box_bytes * (not self.pieces.entry_points)] * limits.num_entries,
+            "boxes": [num_boxes * box_bytes] * limits.num_entries,
             "marks": [num_boxes * self.pieces.mark_bytes] * limits.num_entries,
             "told": [num_ranks * 8] * limits.num_entries,
             "staging": [self._staging_bytes],
