@@ -19,7 +19,7 @@ from fuscoc.dialect.fused import NodePieces, NodePoints
 from fuscoc.dialect.mlir import arith, ir
 from fuscoc.dialect.pieces import Piece
 from fuscoc.dialect.polynomials import Polynomial
-from fuscoc.dialect.relation import Domain, Point
+from fuscoc.dialect.relation import Domain
 
 BOX_BYTES = 16384  # entries from so many bytes on are worth a box each
 ROW_BYTES = 1024  # rows up to so many bytes are better moved by many at once
@@ -47,7 +47,7 @@ class AlikeEntries:
 def alike_entries(node: Any, shuffle: CudaShuffle) -> AlikeEntries | None:
     """What is the same of all short entries of a ``fsc.node``; None if kernels need boxes."""
     if not ops_of(node, NodePieces):
-        return _rows(node, shuffle)
+        return _rows(shuffle)
     (op,), (points,) = ops_of(node, NodePieces), ops_of(node, NodePoints)
     pieces = [each for each in op.entry.blocks[0] if isinstance(each, Piece)]
     outer = op.read("outer")
@@ -72,20 +72,18 @@ def alike_entries(node: Any, shuffle: CudaShuffle) -> AlikeEntries | None:
     return found if length and _in_order(expression(piece.src_offset), extents, length) else None
 
 
-def _rows(node: Any, shuffle: CudaShuffle) -> AlikeEntries | None:
-    """Rows of whole words, one behind the other in the source, which arrive and come back so."""
-    (points,) = ops_of(node, NodePoints)
-    if not shuffle.given_slots or shuffle.ragged or shuffle.fanout > 1 or shuffle.weighted:
+def _rows(shuffle: CudaShuffle) -> AlikeEntries | None:
+    """Rows of whole words, one behind the other in the source, which arrive and come back so, or as
+    sums of what every rank has."""
+    if not shuffle.given_slots or not shuffle.in_order or shuffle.source_fields:
         return None
-    if shuffle.source_fields or shuffle.combine not in (None, "copy") or len(shuffle.fields) > 1:
+    if shuffle.ragged or shuffle.fanout > 1 or shuffle.weighted or len(shuffle.fields) > 1:
         return None
     (field,) = shuffle.fields
-    if field.loops or unit_bytes(field) != LINE_BYTES or row_bytes(field) > ROW_BYTES:
+    long = row_bytes(field) > ROW_BYTES and not shuffle.every_rank
+    if shuffle.combine not in (None, "sum" if shuffle.every_rank else "copy") or long:
         return None
-    extents = [expression(each) for each in terminator(points, 0, Domain).extents]
-    first = expression(terminator(points, 1, Point).src_offset)
-    in_order = _in_order(first, extents, field.elems // field.cell_elems)
-    return AlikeEntries((), (), ()) if in_order else None
+    return AlikeEntries((), (), ()) if unit_bytes(field) == LINE_BYTES else None
 
 
 def _length(entries: AlikeEntries, cells: int) -> int | None:
@@ -114,9 +112,9 @@ def entry_group(entries: AlikeEntries, shuffle: CudaShuffle) -> int:
     """Entries that a warp takes at once, a power of two: of rows so many that each lane has words
     of several in flight."""
     entry_bytes = entries.points * row_bytes(shuffle.leaving[0])
-    if entries.is_row:
-        words = entry_bytes // LINE_BYTES
-        return WARP << max(0, (LINES_IN_FLIGHT // words).bit_length() - 1)
+    words = entry_bytes // LINE_BYTES
+    if entries.is_row and words <= LINES_IN_FLIGHT:
+        return WARP << (LINES_IN_FLIGHT // words).bit_length() - 1
     fitting = max(1, GROUP_BYTES // entry_bytes)
     return min(MOST_OF_GROUP, 1 << fitting.bit_length() - 1)
 

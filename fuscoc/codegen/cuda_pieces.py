@@ -13,7 +13,7 @@ from fuscoc.codegen.cuda_entries import AlikeEntries, alike_entries, number, row
 from fuscoc.codegen.cuda_relation import CudaText, fused_relation
 from fuscoc.codegen.cuda_runs import choose, num_strides
 from fuscoc.codegen.cuda_tiles import WARP, PieceSizes
-from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes
+from fuscoc.codegen.cuda_types import REDUCED, CudaField, CudaShuffle, row_bytes
 from fuscoc.codegen.regions import Region
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.fused import NodePieces
@@ -130,6 +130,7 @@ def _shape(
         "looks_up": op is None or op.looks_up(),
         "comes_back": shuffle.combine is not None,
         "disjoint": op is None or bool(op.read("disjoint")),
+        "every_rank": shuffle.every_rank,
     }
     constants: dict[str, int | None] = {
         "num_fields": len(fields),
@@ -145,6 +146,8 @@ def _shape(
     yield "struct Shape {"
     for name, holds in traits.items():
         yield f"  static constexpr bool {name} = {str(holds).lower()};"
+    if alike is not None and shuffle.combine == "sum":
+        yield f"  using Element = {REDUCED[fields[0].dtype]};"
     for name, value in constants.items():
         yield f"  static constexpr int {name} = {value};"
     bytes_of = [ITEM_BYTES[field.dtype] for field in fields]

@@ -6,7 +6,7 @@
 // a chain, and a chain is a box, as `boxes.cuh` copies it: patches side by side become lines of a picture.
 //
 // An entry that is one row of whole words needs no box: lanes take the words of a group, and neighbours those that
-// lie together (`entry_rows.cuh`).
+// lie together (`entry_rows.cuh`). Such a row may go to every rank: then it has a word for each.
 #pragma once
 #include "entry_rows.cuh"
 #include "move.cuh"
@@ -26,6 +26,8 @@ struct Entries {
   __device__ static __forceinline__ int* told(const Call& call, int window, int from) {
     return reinterpret_cast<int*>(call.window[window] + call.marks_at) + from * call.max_boxes;
   }
+  // Words of an entry.
+  __device__ static __forceinline__ int num_words(const Call& call) { return Shape::every_rank ? call.num_ranks : 1; }
   __device__ static __forceinline__ u32 num_groups(i64 num_entries) { return u32(ceil_div(num_entries, kGroup)); }
   __device__ static __forceinline__ u32 num_entries(const Call& call) { return __ldcg(call.num_boxes); }
   // The word of one of `num` entries; -1 where there is none.
@@ -140,8 +142,9 @@ struct PlaceEntries {
     }
     __syncthreads();
     i64 num = relation.num_entries();
-    if (num > call.max_entries) {
-      if (thread == 0) note(call, call.state->excess, u32(min(num - call.max_entries, i64(1) << 30)));
+    const int num_words = All::num_words(call);
+    if (num * num_words > call.max_entries) {
+      if (thread == 0) note(call, call.state->excess, u32(min(num - call.max_entries / num_words, i64(1) << 30)));
       num = 0;
     }
     if (peers.failed) num = 0;
@@ -151,7 +154,7 @@ struct PlaceEntries {
       lowest += min(reach, i64(0));
       highest += max(reach, i64(0));
     }
-    for (i64 entry = thread; entry < num; entry += step) {
+    for (i64 entry = thread; entry < num * num_words; entry += step) {
       const i64 made = code(entry, lowest, highest);
       All::codes(call)[entry] = made;
       for (int rank = 0; rank < call.num_ranks; ++rank) {
@@ -169,7 +172,7 @@ struct PlaceEntries {
     }
     if (thread == 0) {
       *call.num_boxes = u32(num);
-      call.moved[1] = u64(call.num_sources * Shape::fanout);
+      call.moved[1] = u64(call.num_sources * num_words);
     }
     __syncthreads();
     if (threadIdx.x != 0) return;
@@ -214,13 +217,16 @@ struct MoveEntries {
   __device__ void send(u32 group, i64 num) const {
     const i64 first = i64(group) * All::kGroup;
     if constexpr (All::kAreRows) {
-      const Rows<Shape> rows(All::codes(call), first, num, lane);
       const char* const from = call.source[0] + first * All::entry_bytes;
-      rows.copy([&](i64 code, i64 at, i64 inside) -> RowWord {
-        if (code < 0 || call.routing->refusing >> entry_rank(code) & 1) return {};
-        char* const to = call.window[entry_rank(code)] + call.rows_at[0] + entry_slot(code) * Shape::row_bytes(0);
-        return {from + at, to + inside};
-      });
+      const int num_words = All::num_words(call);
+      for (int turn = 1; turn <= num_words; ++turn) {  // that of the next rank first
+        const Rows<Shape> rows(All::codes(call), first, num, (call.rank + turn) % num_words, num_words, lane);
+        rows.copy([&](i64 code, i64 at, i64 inside) -> RowWord {
+          if (code < 0 || call.routing->refusing >> entry_rank(code) & 1) return {};
+          char* const to = call.window[entry_rank(code)] + call.rows_at[0] + entry_slot(code) * Shape::row_bytes(0);
+          return {from + at, to + inside};
+        });
+      }
       return;
     }
     const i64 code = lane < All::kGroup ? All::word(All::codes(call), first + lane, num) : -1;
@@ -232,18 +238,23 @@ struct MoveEntries {
                 call.window[rank] + call.rows_at[0] + entry_slot(to) * Shape::row_bytes(0), staged, lane);
     });
   }
+  // The slots of rows; lanes with those that are one behind the other mark them together.
+  __device__ __forceinline__ void mark_rows(const Rows<Shape>& rows) const {
+    for (const i64 slot : rows.code) {
+      const bool begins = All::begins(slot, step, lane);
+      const u32 heads = __ballot_sync(kAllLanes, slot < 0 || begins);
+      if (slot < 0 || !(heads >> lane & 1)) continue;
+      const u32 behind = heads & ~((2u << lane) - 1);
+      const int count = (behind ? __ffs(behind) - 1 : kWarp) - lane;
+      mark_word(call, slot, count, 0);
+      mark_word(call, slot, count, 1);
+    }
+  }
   __device__ void mark(int from, u32 group, i64 num) const {
     if constexpr (All::kAreRows) {
-      const Rows<Shape> rows(All::told(call, call.rank, from), i64(group) * All::kGroup, num, lane);
-      for (const i64 slot : rows.code) {
-        const bool begins = All::begins(slot, step, lane);
-        const u32 heads = __ballot_sync(kAllLanes, slot < 0 || begins);
-        if (slot < 0 || !(heads >> lane & 1)) continue;
-        const u32 behind = heads & ~((2u << lane) - 1);
-        const int count = (behind ? __ffs(behind) - 1 : kWarp) - lane;
-        mark_word(call, slot, count, 0);
-        mark_word(call, slot, count, 1);
-      }
+      const int num_words = All::num_words(call);
+      for (int turn = 0; turn < num_words; ++turn)
+        mark_rows(Rows<Shape>(All::told(call, call.rank, from), i64(group) * All::kGroup, num, turn, num_words, lane));
       return;
     }
     const i64 entry = i64(group) * All::kGroup + lane;

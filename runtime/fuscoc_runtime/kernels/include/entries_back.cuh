@@ -5,6 +5,7 @@
 #pragma once
 #include "back.cuh"
 #include "entries.cuh"
+#include "vector.cuh"
 
 namespace fuscoc {
 
@@ -45,17 +46,24 @@ struct GiveEntries : Back<GiveEntriesWords<Shape>> {
     if ((senders & ~shared.refusing) >> lane & 1) there = this->wait_for(lane, group, flag(call.rank, lane, group));
     return __ballot_sync(kAllLanes, !there) | shared.refusing;
   }
+  // Where what comes back of an entry lies, by one of its words.
+  __device__ __forceinline__ char* staging(int window, int word, i64 entry) const {
+    return call.window[window] + call.staging_at + (word * call.max_sources + entry) * All::entry_bytes;
+  }
   __device__ void send(int source, u32 group) const {
     const i64 first = i64(group) * All::kGroup, num = shared.num_told[source];
     if constexpr (All::kAreRows) {
-      const Rows<Shape> rows(All::told(call, call.rank, source), first, num, lane);
-      char* const to = call.window[source] + call.staging_at + first * All::entry_bytes;
-      rows.copy([&](i64 slot, i64 at, i64 inside) -> RowWord {
-        if (slot < 0) return {};
-        return {call.rows + slot * Shape::row_bytes(0) + inside, to + at};
-      });
+      const int num_words = All::num_words(call);
       bool any = false;
-      for (const i64 slot : rows.code) any |= slot >= 0;
+      for (int turn = 0; turn < num_words; ++turn) {
+        const Rows<Shape> rows(All::told(call, call.rank, source), first, num, turn, num_words, lane);
+        char* const to = staging(source, turn, first);
+        rows.copy([&](i64 slot, i64 at, i64 inside) -> RowWord {
+          if (slot < 0) return {};
+          return {call.rows + slot * Shape::row_bytes(0) + inside, to + at};
+        });
+        for (const i64 slot : rows.code) any |= slot >= 0;
+      }
       if (__ballot_sync(kAllLanes, any)) signal(source, group);
       return;
     }
@@ -90,17 +98,67 @@ struct GiveEntries : Back<GiveEntriesWords<Shape>> {
   __device__ void clear(char* to, i64 bytes) const {
     for (i64 at = lane * kUnit; at < bytes; at += kWarp * kUnit) *reinterpret_cast<Unit*>(to + at) = {};
   }
+  // The sums of a group's rows, those of lower ranks first.
+  __device__ void add_up(i64 first, i64 num, int num_words, i64 end, u32 absent, char* to) const {
+    if constexpr (Shape::every_rank) {
+      using Terms = Vector<typename Shape::Element, kLine>;
+      constexpr int batch = kLinesInFlight / 2, row = int(All::entry_bytes / kLine), words = All::kGroup * row;
+#pragma unroll 1
+      for (int begin = lane; begin < words; begin += batch * kWarp) {
+        typename Terms::Sum sum[batch];
+        bool lost[batch];
+#pragma unroll
+        for (int i = 0; i < batch; ++i) Terms::begin(sum[i], false), lost[i] = false;
+        for (int turn = 0; turn < num_words; ++turn) {
+          Terms terms[batch];
+          bool there[batch];
+#pragma unroll
+          for (int i = 0; i < batch; ++i) {
+            const int index = begin + i * kWarp;
+            const i64 entry = first + index / row, inside = i64(index % row) * kLine;
+            const i64 code = index < words && entry < num ? __ldcg(All::codes(call) + entry * num_words + turn) : -1;
+            there[i] = code >= 0;
+            if (!there[i]) continue;
+            const int rank = entry_rank(code);
+            lost[i] |= absent >> rank & 1;
+            there[i] = !(absent >> rank & 1);
+            const char* const own = call.rows + entry_slot(code) * Shape::row_bytes(0);
+            if (there[i]) terms[i].load((rank == call.rank ? own : staging(call.rank, turn, entry)) + inside);
+          }
+#pragma unroll
+          for (int i = 0; i < batch; ++i)
+            if (there[i]) terms[i].add_to(sum[i], 1.f);
+        }
+#pragma unroll
+        for (int i = 0; i < batch; ++i) {
+          const i64 at = i64(begin + i * kWarp) * kLine;
+          if (begin + i * kWarp >= words || at >= end) continue;
+          Terms made;
+          made.from(sum[i]);
+          if (lost[i]) made.fill(~0u);
+          made.store(to + at);
+        }
+      }
+    }
+  }
   // A group of this rank, to its place.
   __device__ void receive(u32 group, i64 num, i64 num_here) const {
     const i64 first = i64(group) * All::kGroup;
     if constexpr (All::kAreRows) {
-      const Rows<Shape> rows(All::codes(call), first, num, lane);
+      const int num_words = All::num_words(call);
       u32 ranks = 0;
-      for (const i64 code : rows.code) ranks |= code < 0 ? 0 : 1u << entry_rank(code);
+      for (int turn = 0; turn < num_words; ++turn)
+        for (const i64 code : Rows<Shape>(All::codes(call), first, num, turn, num_words, lane).code)
+          ranks |= code < 0 ? 0 : 1u << entry_rank(code);
       const u32 absent = this->absent(group, ranks);
       const i64 end = (num_here - first) * All::entry_bytes;
-      const char* const came = call.window[call.rank] + call.staging_at + first * All::entry_bytes;
       char* const to = call.result + first * All::entry_bytes;
+      if constexpr (Shape::every_rank) {
+        add_up(first, num, num_words, end, absent, to);
+        return;
+      }
+      const Rows<Shape> rows(All::codes(call), first, num, 0, 1, lane);
+      const char* const came = staging(call.rank, 0, first);
       rows.copy([&](i64 code, i64 at, i64 inside) -> RowWord {
         if (at >= end) return {};
         if (code < 0) return {nullptr, to + at};

@@ -17,30 +17,34 @@ struct RowWord {
 };
 __device__ __forceinline__ const char* lost_word() { return reinterpret_cast<const char*>(u64(1)); }
 
-// The codes of a group: rows of a warp, and as many times more as a lane has words in flight.
+// One of `num_words` codes of each entry of a group: rows of a warp, or fewer, or as many times more as a lane has
+// words in flight.
 template <class Shape>
 struct Rows {
-  static constexpr int kWords = int(Shape::row_bytes(0) / kLine);
-  static constexpr int kChunks = Shape::entry_group / kWarp, kAtOnce = kWords < kLinesInFlight / kChunks ? kWords : kLinesInFlight / kChunks;
-  static_assert(Shape::entry_group % kWarp == 0 && kAtOnce > 0);
+  static constexpr int kRow = int(Shape::row_bytes(0) / kLine), kGroup = Shape::entry_group;
+  static constexpr int kChunks = kGroup > kWarp ? kGroup / kWarp : 1, kOfChunk = kGroup / kChunks;
+  static constexpr int kWords = (kOfChunk * kRow + kWarp - 1) / kWarp;  // of a lane in a chunk
+  static constexpr int kAtOnce = kWords < kLinesInFlight / kChunks ? kWords : kLinesInFlight / kChunks;
+  static_assert(kOfChunk <= kWarp && kAtOnce > 0);
   const int lane;
   i64 code[kChunks];
 
   template <class Word>
-  __device__ __forceinline__ Rows(const Word* words, i64 first, i64 num, int lane) : lane(lane) {
+  __device__ __forceinline__ Rows(const Word* words, i64 first, i64 num, int which, int num_words, int lane) : lane(lane) {
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const i64 entry = first + c * kWarp + lane;
-      code[c] = entry < num ? __ldcg(words + entry) : -1;
+      code[c] = lane < kOfChunk && entry < num ? __ldcg(words + entry * num_words + which) : -1;
     }
   }
   // `place(code of a row, byte of the group, byte of the row)` says where each word is, and where it goes.
   template <class PlaceOf>
   __device__ __forceinline__ void copy(PlaceOf place) const {
-    const auto word = [&](int chunk, int number) {
-      const int index = number * kWarp + lane, row = index / kWords;
-      const i64 of_row = __shfl_sync(kAllLanes, code[chunk], row);
-      return place(of_row, i64(chunk * kWarp * kWords + index) * kLine, i64(index % kWords) * kLine);
+    const auto word = [&](int chunk, int number) -> RowWord {
+      const int index = number * kWarp + lane, row = index / kRow;
+      const i64 of_row = __shfl_sync(kAllLanes, code[chunk], row % kWarp);
+      if (row >= kOfChunk) return {};
+      return place(of_row, i64(chunk * kOfChunk * kRow + index) * kLine, i64(index % kRow) * kLine);
     };
 #pragma unroll 1
     for (int first = 0; first < kWords; first += kAtOnce) {
