@@ -17,7 +17,14 @@ from functools import wraps
 from typing import TypeAlias
 
 from fuscoc.codegen.cuda_tiles import LINE_BYTES, TARGETS, num_passes, planner_bytes
-from fuscoc.codegen.cuda_types import COMBINED, MAX_RANKS, CudaCast, CudaField, num_columns, unit_bytes
+from fuscoc.codegen.cuda_types import (
+    COMBINED,
+    MAX_RANKS,
+    CudaCast,
+    CudaField,
+    num_columns,
+    unit_bytes,
+)
 from fuscoc.diagnostics import DiagnosticSink, Label
 from fuscoc.lang.checked import CheckedShuffle, Combine, Const, IndexRef, PackedTarget
 from fuscoc.lang.padding import DEFAULT_PADDING, PADDINGS

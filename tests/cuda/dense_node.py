@@ -111,7 +111,8 @@ class Dense:
             {name: each.to(self.device) for name, each in data.source.items()},
             {name: each.to(self.device) for name, each in data.inputs.items()},
             {**data.extents, **builtin_extents(self.rank, self.num_ranks)},
-            len(self._points(self.rank, data)) // self.shuffle.program.num_points_each(self.num_ranks),
+            len(self._points(self.rank, data))
+            // self.shuffle.program.num_points_each(self.num_ranks),
             len(mine.written),
             tuple(in_bytes(each).to(self.device) for each in mine.fields.values()),
             mine.written.to(self.device),
