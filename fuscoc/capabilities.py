@@ -164,14 +164,15 @@ def goes_everywhere_unlike_rows(shuffle: CheckedShuffle) -> Faults:
 
 
 def _unlike_rows(shuffle: CheckedShuffle) -> str | None:
+    if isinstance(shuffle.target, PackedTarget):
+        return "its slots are not given"
     own = shuffle.domain[: shuffle.num_source_dims]
     indices = [IndexRef(each.name) for each in own]
     in_order = [each.start for each in shuffle.source.subscripts] == indices
     in_order &= list(shuffle.source.dims[1:]) == [each.extent for each in own[1:]]
     if not in_order or any(each.length is not None for each in shuffle.source.subscripts):
         return "does not lie where the one before it ends"
-    many = shuffle.casts or len(shuffle.fields) > 1 or isinstance(shuffle.target, PackedTarget)
-    if len(shuffle.domain) > len(own) + 1 or many:
+    if len(shuffle.domain) > len(own) + 1 or shuffle.casts or len(shuffle.fields) > 1:
         return "is more than one row as it lies in the source"
     if unit_bytes(_arriving(shuffle)[0]) < LINE_BYTES:
         return f"is no multiple of {LINE_BYTES} bytes"

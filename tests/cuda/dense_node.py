@@ -80,7 +80,8 @@ class Dense:
         self.shuffle = self.artifact.shuffle(None)
         self.rank, self.num_ranks = dist.get_rank(), dist.get_world_size()
         num_points = max(len(self._points(r, each)) for d in data for r, each in enumerate(d))
-        most = num_points // self.shuffle.program.num_points_each(self.num_ranks) + spare
+        self.points_each = self.shuffle.program.num_points_each(self.num_ranks)
+        most = num_points // self.points_each + spare
         layouts = [each for d in data for each in reference.route(self.shuffle, d)[1]]
         capacity = max(each.num_slots for each in layouts) + SPARE
         assert self.shuffle.cuda is not None

@@ -40,6 +40,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("vit_odd_patches", 2, 80),
         ("vit_patches_nchw", 2, 90),
         ("vit_unpack", 2, 80),
+        pytest.param("vit_unpack_wide", 2, 90, marks=pytest.mark.nightly),
+        ("entries", 3, 90),
+        ("all_gather", 3, 90),
+        ("halo", 3, 80),
+        pytest.param("halo_long", 2, 90, marks=pytest.mark.nightly),
         ("kv_pages", 1, 90),
         pytest.param("kv_long_pages", 2, 90, marks=pytest.mark.nightly),
         pytest.param("kv_short_runs", 2, 90, marks=pytest.mark.nightly),
@@ -102,7 +107,13 @@ def test_inputs_change(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "check", [dense_run.mistakes, dense_run.piece_mistakes, dense_run.ragged_mistakes]
+    "check",
+    [
+        dense_run.mistakes,
+        dense_run.piece_mistakes,
+        dense_run.entry_mistakes,
+        dense_run.ragged_mistakes,
+    ],
 )
 def test_mistakes(check: Callable[[Path, torch.device], list[str]], folder: Path) -> None:
     with emulated_ranks(2) as world:

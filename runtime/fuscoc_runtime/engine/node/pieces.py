@@ -121,13 +121,13 @@ class PiecesNode(CudaNode):
             "made_of": MAX_INPUTS + MAX_RANKS + 1,
             "filled": self.limits.capacity // 64 + 1,
         }
-        for_all = {
-            "points_before": self.max_entries,
-            "cells_before": self.max_entries,
-        }
+        for_all = dict.fromkeys(
+            ("points_before", "cells_before"), self.max_entries * self.program.ragged
+        )
         # Without entries they are kept while they are right, by each handle its own.
         made_anew = bool(self.pieces.outer)
-        (for_all if made_anew else of_handle)["boxes_forth"] = box_words * num_fields
+        if not self.pieces.entry_points:
+            (for_all if made_anew else of_handle)["boxes_forth"] = box_words * num_fields
         made = {
             name: [
                 torch.zeros(size, dtype=torch.int64, device=device)
