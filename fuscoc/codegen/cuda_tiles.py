@@ -58,7 +58,7 @@ class WordSizes:
 class PieceSizes:
     """Sizes of kernels that move pieces: CTAs of ``dispatch_warps`` or ``combine_warps`` warps,
     each with ``tile_bytes`` of shared memory, if any. With an ``entry_group`` entries are short and
-    alike, and a warp takes so many at once."""
+    alike, and a warp takes so many at once, without tiles."""
 
     dispatch_warps: int
     combine_warps: int
@@ -114,7 +114,7 @@ def choose_piece_sizes(shuffle: CudaShuffle, entry_group: int | None) -> PieceSi
     cover the latency of HBM and NVLink. Where words are narrow, runs may be short, and go by
     way of tiles in shared memory: as many warps as leave each one a tile of some KB."""
     words = tuple(WordSizes(field.name, unit_bytes(field)) for field in shuffle.leaving)
-    if all(each.word_bytes == 16 for each in words):
+    if entry_group is not None or all(each.word_bytes == LINE_BYTES for each in words):
         return PieceSizes(*PIECE_WARPS, None, entry_group, words)
     return PieceSizes(TILE_WARPS, TILE_WARPS, TILE_BYTES, entry_group, words)
 

@@ -155,9 +155,10 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
         _check_fields(op.read("words"), "words", _row_bytes(loads))
         _check_words(op.read("words"), "word_bytes", loads)
         narrow = any(each["word_bytes"] < LINE_BYTES for each in op.read("words"))
+        narrow &= group is None
         tile_bytes = op.read("tile_bytes")
         if narrow != (tile_bytes is not None):
-            raise VerifyError("needs 'tile_bytes' exactly where words are narrow")
+            raise VerifyError("needs 'tile_bytes' exactly where words of boxes are narrow")
         if tile_bytes is not None and tile_bytes % BUFFER_ALIGN:
             raise VerifyError(f"needs tiles of a multiple of {BUFFER_ALIGN} bytes")
         (target,) = (each for each in TARGETS if each.arch == PIECE_ARCH)

@@ -45,7 +45,7 @@ struct Entries {
   }
 
   // A box of `num` entries; `to` is kTarget on the way there, kSource on the way back.
-  __device__ static __noinline__ void make(Own& box, int num, End to, bool stays) {
+  __device__ static __noinline__ void make(Own& box, int num, End to) {
     Loop loop[kLoops + 1], of_slots[kLoops + 1];
     int ignored;
     loop[0] = {num, entry_bytes, slots(of_slots, ignored) * Shape::row_bytes(0), 0};
@@ -56,26 +56,23 @@ struct Entries {
     i64 range = Shape::run_bytes(0);
     const int outer = count_outer(loop, sorted, to, range);
     make_box<kUnit>(box, loop, sorted, outer, range, Shape::run_bytes(0), to == kTarget ? kSource : kTarget, to, kItemLines);
-    if (stays) cut_tiles<kUnit>(box, Shape::tile_bytes);
   }
 
   // What a warp keeps to copy chains: the box of the last one, which the next one often is alike to.
   struct Copier {
     Own box;
     Places places;
-    int num;  // of entries, negative: that stay on the rank; 0: none yet
+    int num;  // of entries, 0: none yet
   };
-  __device__ static __noinline__ void copy(Copier& mine, int num, End to, bool stays, const char* from_at, char* to_at,
-                                           char* staged, int lane) {
-    const int kind = stays ? -num : num;
+  __device__ static __noinline__ void copy(Copier& mine, int num, End to, const char* from_at, char* to_at, int lane) {
     __syncwarp();
-    if (mine.num != kind) {
+    if (mine.num != num) {
       __syncwarp();
-      if (lane == 0) make(mine.box, num, to, stays), mine.num = kind;
+      if (lane == 0) make(mine.box, num, to), mine.num = num;
       __syncwarp();
     }
-    for (u32 item = 0; item < mine.box.num_items; ++item)
-      copy_item<kUnit, kSettled>(mine.box, from_at, to_at, mine.places, staged, item, lane);
+    const BoxCopy<kUnit, kSettled, kLoops> lines{mine.box, from_at, to_at, mine.places};
+    for (u32 item = 0; item < mine.box.num_items; ++item) lines.item(item, lane, Nothing{});
   }
 
   // The lanes of chains, those that `begins` says of them: for each, `work(first lane, entries)`.
@@ -211,7 +208,6 @@ struct MoveEntries {
   const u32 epoch;
   const int lane;
   typename All::Copier& copier;
-  char* const staged;
   const i64 step;  // slots from an entry of a chain to the next
 
   __device__ void send(u32 group, i64 num) const {
@@ -234,8 +230,8 @@ struct MoveEntries {
     All::each(there, All::begins(code, step, lane), [&](int head, int count) {
       const i64 to = __shfl_sync(kAllLanes, code, head);
       const int rank = entry_rank(to);
-      All::copy(copier, count, kTarget, rank == call.rank, call.source[0] + (first + head) * All::entry_bytes,
-                call.window[rank] + call.rows_at[0] + entry_slot(to) * Shape::row_bytes(0), staged, lane);
+      All::copy(copier, count, kTarget, call.source[0] + (first + head) * All::entry_bytes,
+                call.window[rank] + call.rows_at[0] + entry_slot(to) * Shape::row_bytes(0), lane);
     });
   }
   // The slots of rows; lanes with those that are one behind the other mark them together.
@@ -305,7 +301,6 @@ struct MoveEntries {
 template <class Shape>
 __device__ __forceinline__ void move_entries(const Call& call) {
   using Kind = MoveEntries<Shape>;
-  extern __shared__ __align__(128) unsigned char memory[];
   __shared__ typename Kind::Shared shared;
   __shared__ u32 epoch;
   __shared__ bool aborted;
@@ -326,8 +321,7 @@ __device__ __forceinline__ void move_entries(const Call& call) {
     const int warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
     Loop loop[Entries<Shape>::kLoops + 1];
     int ignored;
-    Kind{call, epoch, lane, shared.copier[warp], reinterpret_cast<char*>(memory) + warp * Shape::tile_bytes,
-         Entries<Shape>::slots(loop, ignored)}.run(warp, num_warps);
+    Kind{call, epoch, lane, shared.copier[warp], Entries<Shape>::slots(loop, ignored)}.run(warp, num_warps);
     __syncthreads();
     if (warp == num_warps - 1)
       tell_moved(call, epoch, lane, __shfl_sync(kAllLanes, place, kWarp - 1) == gridDim.x - 1);

@@ -23,7 +23,6 @@ struct GiveEntries : Back<GiveEntriesWords<Shape>> {
   static constexpr int kUnit = All::kUnit;
   using Unit = typename UnitOf<kUnit>::type;
   const int warp, lane;
-  char* const staged;
   const i64 step;  // slots from an entry of a chain to the next
 
   __device__ __forceinline__ typename All::Copier& copier() const {
@@ -72,7 +71,7 @@ struct GiveEntries : Back<GiveEntriesWords<Shape>> {
     All::each(slot >= 0, All::begins(slot, step, lane), [&](int head, int count) {
       const i64 from = __shfl_sync(kAllLanes, slot, head) * Shape::row_bytes(0);
       char* const to = call.window[source] + call.staging_at + (first + head) * All::entry_bytes;
-      All::copy(copier(), count, kSource, false, call.rows + from, to, staged, lane);
+      All::copy(copier(), count, kSource, call.rows + from, to, lane);
     });
     signal(source, group);
   }
@@ -176,7 +175,7 @@ struct GiveEntries : Back<GiveEntriesWords<Shape>> {
     char* const to = call.result + first * All::entry_bytes;
     All::each(own, All::begins(own ? code : -1, step, lane), [&](int head, int count) {
       const i64 slot = entry_slot(__shfl_sync(kAllLanes, code, head));
-      All::copy(copier(), count, kSource, true, call.rows + slot * Shape::row_bytes(0), to + head * All::entry_bytes, staged, lane);
+      All::copy(copier(), count, kSource, call.rows + slot * Shape::row_bytes(0), to + head * All::entry_bytes, lane);
     });
     const auto goes_on = [&](bool of) { return __shfl_up_sync(kAllLanes, u32(of), 1) && lane > 0; };
     All::each(came, !goes_on(came), [&](int head, int count) {
@@ -214,7 +213,6 @@ struct GiveEntries : Back<GiveEntriesWords<Shape>> {
 
 template <class Shape>
 __device__ __forceinline__ void give_entries(const Call& call) {
-  extern __shared__ __align__(128) unsigned char memory[];
   __shared__ GiveEntriesWords<Shape> shared;
   const int thread = threadIdx.x, warp = thread / kWarp;
   const u64 told = thread < call.num_ranks ? __ldcg(num_told(call, call.rank, thread)) : 0;
@@ -222,8 +220,7 @@ __device__ __forceinline__ void give_entries(const Call& call) {
   begin_back(call, shared, call.combine_group);
   Loop loop[Entries<Shape>::kLoops + 1];
   int ignored;
-  const GiveEntries<Shape> state{{call, shared}, warp, thread % kWarp, reinterpret_cast<char*>(memory) + warp * Shape::tile_bytes,
-                                 Entries<Shape>::slots(loop, ignored)};
+  const GiveEntries<Shape> state{{call, shared}, warp, thread % kWarp, Entries<Shape>::slots(loop, ignored)};
   if (thread < call.num_ranks)
     shared.num_told[thread] = u32(told >> 32) == u32(shared.tag >> 32) && state.joins(thread) ? u32(told) : 0;
   __syncthreads();
