@@ -217,6 +217,7 @@ struct MoveEntries {
       const int num_words = All::num_words(call);
       for (int turn = 1; turn <= num_words; ++turn) {  // that of the next rank first
         const Rows<Shape> rows(All::codes(call), first, num, (call.rank + turn) % num_words, num_words, lane);
+        if (!rows.any()) continue;
         rows.copy([&](i64 code, i64 at, i64 inside) -> RowWord {
           if (code < 0 || call.routing->refusing >> entry_rank(code) & 1) return {};
           char* const to = call.window[entry_rank(code)] + call.rows_at[0] + entry_slot(code) * Shape::row_bytes(0);

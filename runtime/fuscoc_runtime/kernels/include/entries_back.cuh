@@ -56,14 +56,15 @@ struct GiveEntries : Back<GiveEntriesWords<Shape>> {
       bool any = false;
       for (int turn = 0; turn < num_words; ++turn) {
         const Rows<Shape> rows(All::told(call, call.rank, source), first, num, turn, num_words, lane);
+        if (!rows.any()) continue;
+        any = true;
         char* const to = staging(source, turn, first);
         rows.copy([&](i64 slot, i64 at, i64 inside) -> RowWord {
           if (slot < 0) return {};
           return {call.rows + slot * Shape::row_bytes(0) + inside, to + at};
         });
-        for (const i64 slot : rows.code) any |= slot >= 0;
       }
-      if (__ballot_sync(kAllLanes, any)) signal(source, group);
+      if (any) signal(source, group);
       return;
     }
     const i64 slot = lane < All::kGroup ? All::word(All::told(call, call.rank, source), first + lane, num) : -1;

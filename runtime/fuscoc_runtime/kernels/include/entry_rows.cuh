@@ -37,6 +37,13 @@ struct Rows {
       code[c] = lane < kOfChunk && entry < num ? __ldcg(words + entry * num_words + which) : -1;
     }
   }
+  // Whether any of them goes anywhere.
+  __device__ __forceinline__ bool any() const {
+    bool found = false;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) found |= code[c] >= 0;
+    return __ballot_sync(kAllLanes, found) != 0;
+  }
   // `place(code of a row, byte of the group, byte of the row)` says where each word is, and where it goes.
   template <class PlaceOf>
   __device__ __forceinline__ void copy(PlaceOf place) const {
