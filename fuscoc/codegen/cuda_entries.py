@@ -3,15 +3,13 @@ rows that the relation gives slots one by one, which are such entries, too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from fuscoc.codegen.cuda_relation import CudaText, fused_relation, point_indices
 from fuscoc.codegen.cuda_tiles import LINE_BYTES, LINES_IN_FLIGHT, WARP
 from fuscoc.codegen.cuda_types import CudaShuffle, row_bytes, unit_bytes
-from fuscoc.codegen.regions import Region
 from fuscoc.dialect.affine import NotAffine, Relation
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.expressions import Node, expression
@@ -117,26 +115,6 @@ def entry_group(entries: AlikeEntries, shuffle: CudaShuffle) -> int:
         return WARP << (LINES_IN_FLIGHT // words).bit_length() - 1
     fitting = max(1, GROUP_BYTES // entry_bytes)
     return min(MOST_OF_GROUP, 1 << fitting.bit_length() - 1)
-
-
-def row_relation(module: Any, shuffle: CudaShuffle) -> Iterator[str]:
-    """The functor ``Relation`` of rows, each of which is a piece."""
-    _, points, point = fused_relation(module)
-    text = CudaText(shuffle)
-    indices = point_indices(shuffle, points, text)
-    region = Region(text, dict(zip(points.relation.blocks[0].arguments, indices, strict=True)))
-    rank, slot = region.destination(point, "i64(call.num_ranks)", packed=False)
-    yield "struct Relation {"
-    yield "  const Call& call;"
-    yield "  static constexpr int num_pieces = 1;"
-    yield "  __device__ __forceinline__ i64 num_entries() const { return call.num_sources; }"
-    yield "  template <int kPiece>"
-    yield "  __device__ __forceinline__ void piece(i64 point, PieceOf<Shape>& piece) const {"
-    yield from text.declarations(f"{rank} {slot}")
-    yield f"    piece.rank = {rank};"
-    yield f"    piece.slot = {slot};"
-    yield "  }"
-    yield "};"
 
 
 def number(value: Any) -> int | None:

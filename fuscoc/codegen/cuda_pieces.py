@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuscoc.codegen.cuda import REFUSE_THREADS, CudaSource, Launch, print_kernel
-from fuscoc.codegen.cuda_entries import AlikeEntries, alike_entries, number, row_relation
+from fuscoc.codegen.cuda_destination import row_relation
+from fuscoc.codegen.cuda_entries import AlikeEntries, alike_entries, number
 from fuscoc.codegen.cuda_relation import CudaText, fused_relation
 from fuscoc.codegen.cuda_runs import choose, num_strides
 from fuscoc.codegen.cuda_tiles import WARP, PieceSizes

@@ -119,15 +119,11 @@ class CudaTile(Op, name="cuda_tile"):
             raise VerifyError(f"needs {needed} bytes of shared memory, and has {target.room}")
 
 
-GIVE_SLOTS = (NodePieces, NodeGiven)
-
-
 class CudaPieceTile(Op, name="cuda_piece_tile"):
     """CUDA kernels that move pieces, for all GPUs: CTAs of ``dispatch_warps`` and of
     ``combine_warps`` warps, which read fields in ``words``. Where these are narrow, a warp has
-    ``tile_bytes`` of shared memory, by way of which it transposes short runs. Where entries are
-    short and alike, a warp takes ``entry_group`` of them at once; so may it rows that are given
-    slots one by one.
+    ``tile_bytes`` of shared memory, by way of which it transposes short runs. Of short entries that
+    are alike, or rows that are given slots, it takes ``entry_group`` at once.
 
     ``"fsc.cuda_piece_tile"() {combine_warps = 24 : i64, dispatch_warps = 28 : i64, words = [{field
     = "x", word_bytes = 16 : i64}]} : () -> ()``
@@ -145,10 +141,11 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
     def check(cls, op):
         loads, _ = _rows(op)
         group = op.read("entry_group")
-        if not ops_of(op.operation.parent, *([NodePieces] if group is None else GIVE_SLOTS)):
-            raise VerifyError("must stand beside a fsc.node_pieces, or what gives alike rows slots")
-        if group is not None and group & (group - 1):
-            raise VerifyError("needs a power of two as 'entry_group'")
+        given = [NodePieces] if group is None else [NodePieces, NodeGiven]
+        if not ops_of(op.operation.parent, *given):
+            raise VerifyError(
+                "must stand beside a fsc.node_pieces, or give slots to rows of a group"
+            )
         warps = max(op.read("dispatch_warps"), op.read("combine_warps"))
         if warps > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a CTA")

@@ -52,8 +52,10 @@ struct Relation {
     const auto p_ = point % i64(call.num_ranks);
     const auto t_ = point / i64(call.num_ranks);
     const auto is_rank_ = (p_ >= i64(-1)) && (p_ < i64(call.num_ranks));
+    piece.src = t_;
     piece.rank = (is_rank_ ? p_ : i64(-2));
     piece.slot = ((i64(call.rank) * ((i64(call.num_ranks) + i64(8191)) / i64(call.num_ranks))) + t_);
+    piece.num_loops = 0;
   }
 };
 }  // namespace

@@ -55,8 +55,10 @@ struct Relation {
     const auto value_1 = p_ * value_;
     const auto value_2 = (((i64(call.rank) * value_) + i64(2)) + i_) - value_1;
     const auto is_rank_ = ((((p_ + i64(1)) * max((i64(1) - (max(max((i64(0) - p_), (p_ - (i64(call.num_ranks) - i64(1)))), i64(0)) + max(max((i64(0) - value_2), (value_2 - (max(min(value_, (i64(4096) - value_1)), i64(0)) + i64(3)))), i64(0)))), i64(0))) - i64(1)) >= i64(-1)) && ((((p_ + i64(1)) * max((i64(1) - (max(max((i64(0) - p_), (p_ - (i64(call.num_ranks) - i64(1)))), i64(0)) + max(max((i64(0) - value_2), (value_2 - (max(min(value_, (i64(4096) - value_1)), i64(0)) + i64(3)))), i64(0)))), i64(0))) - i64(1)) < i64(call.num_ranks));
+    piece.src = i_;
     piece.rank = (is_rank_ ? (((p_ + i64(1)) * max((i64(1) - (max(max((i64(0) - p_), (p_ - (i64(call.num_ranks) - i64(1)))), i64(0)) + max(max((i64(0) - value_2), (value_2 - (max(min(value_, (i64(4096) - value_1)), i64(0)) + i64(3)))), i64(0)))), i64(0))) - i64(1)) : i64(-2));
     piece.slot = value_2;
+    piece.num_loops = 0;
   }
 };
 }  // namespace

@@ -56,8 +56,10 @@ struct Relation {
     const auto value_1 = i64(call.num_ranks) / i64(2);
     const auto value_2 = (((value_ / i64(32)) % value_1) * i64(2)) + ((j_ / i64(8)) % i64(2));
     const auto is_rank_ = (value_2 >= i64(-1)) && (value_2 < i64(call.num_ranks));
+    piece.src = ((i_ * i64(363)) + j_);
     piece.rank = (is_rank_ ? value_2 : i64(-2));
     piece.slot = (((((value_ / (value_1 * i64(32))) * i64(32)) + (value_ % i64(32))) * (max(min((i64(11) - ((value_2 % i64(2)) * i64(8))), i64(8)), i64(0)) + i64(176))) + (((j_ / i64(16)) * i64(8)) + (j_ % i64(8))));
+    piece.num_loops = 0;
   }
 };
 }  // namespace

@@ -53,8 +53,10 @@ struct Relation {
     const auto destination_ = static_cast<const i64*>(call.inputs[0])[value_];
     const auto destination_1 = static_cast<const i64*>(call.inputs[0])[(value_ + i64(1))];
     const auto is_rank_ = (destination_ >= i64(-1)) && (destination_ < i64(call.num_ranks));
+    piece.src = point;
     piece.rank = ((destination_1 == i64(-1)) ? i64(-1) : (is_rank_ ? destination_ : i64(-2)));
     piece.slot = destination_1;
+    piece.num_loops = 0;
   }
 };
 }  // namespace

@@ -24,7 +24,7 @@ struct Shape {
   static constexpr int num_loops = 1;
   static constexpr int num_run_loops = 0;
   static constexpr int num_strides = 0;
-  static constexpr int tile_bytes = 7680;
+  static constexpr int tile_bytes = 0;
   static constexpr int entry_group = 16;
   static constexpr int entry_points = 14;
   __device__ static constexpr i64 row_bytes(int field) { return 42; }
@@ -77,9 +77,9 @@ struct Relation {
 
 extern "C" __global__ void __launch_bounds__(512, 1)
 vit_unpack_plan(const __grid_constant__ Call call) { place_entries<Shape, Relation>(call); }
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(896, 1)
 vit_unpack_dispatch(const __grid_constant__ Call call) { move_entries<Shape>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 vit_unpack_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(768, 1)
 vit_unpack_combine(const __grid_constant__ Call call) { give_entries<Shape>(call); }
