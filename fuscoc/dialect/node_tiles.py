@@ -141,11 +141,8 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
     def check(cls, op):
         loads, _ = _rows(op)
         group = op.read("entry_group")
-        given = [NodePieces] if group is None else [NodePieces, NodeGiven]
-        if not ops_of(op.operation.parent, *given):
-            raise VerifyError(
-                "must stand beside a fsc.node_pieces, or give slots to rows of a group"
-            )
+        if not ops_of(op.operation.parent, NodePieces, *([NodeGiven] if group else [])):
+            raise VerifyError("must stand beside a fsc.node_pieces")
         warps = max(op.read("dispatch_warps"), op.read("combine_warps"))
         if warps > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a CTA")
