@@ -22,10 +22,11 @@ from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.topology import Topology
-from tests.node_triton.gpu_run import MOST, Runs, told
+from tests.node_triton.gpu_run import DELAY_CYCLES, MOST, Runs, told
 from tests.rails.models import MODELS
 
 TIMEOUT = 60.0
+BESIDE = 60
 
 
 def join(topology: Topology, is_one_host: bool) -> torch.device:
@@ -73,6 +74,40 @@ def gradients(runs: Runs) -> None:
         error = float((one - other).norm() / other.norm())
         if not error < 1e-2:
             runs.wrong.append(f"{runs.model}: gradients of {name} are off by {error:.1e}")
+
+
+def beside(runs: Runs) -> None:
+    """Asynchronous calls whose arguments are freed at once, their memory to be overwritten, and for
+    whose end the caller's stream waits, another one, or nobody."""
+    x, idx, weights = runs.batch("uniform", MOST)
+    want = x.float() * (weights * (idx >= 0)).sum(1, keepdim=True)
+    off = torch.zeros((), dtype=torch.int64, device=runs.device)
+    other = torch.cuda.Stream()
+    for number in range(BESIDE):
+        for step in ("dispatch", "combine"):
+            torch.cuda._sleep(DELAY_CYCLES)
+            if step == "dispatch":
+                given = [x.clone(), idx.clone(), weights.clone()]
+                named = dict(zip(("topk_idx", "topk_weights"), given[1:], strict=True))
+                rows, handle, end = runs.shuffle.dispatch(given[0], async_op=True, **named)
+                del named
+            else:
+                given = [rows.clone()]
+                result, end = runs.shuffle.combine(given[0], handle, async_op=True)
+            if number % 3 == 0:
+                end.wait()
+            elif number % 3 == 1:
+                with torch.cuda.stream(other):
+                    end.wait()
+            shapes = [(each.shape, each.dtype) for each in given]
+            del given, end
+            for shape, dtype in shapes:
+                torch.full(shape, 7, dtype=dtype, device=runs.device)
+            torch.cuda.synchronize()
+        off += (~((result.float() - want).abs() <= 0.05 * want.abs() + 0.05)).sum()
+    runs.shuffle.check()
+    if int(off):
+        runs.wrong.append(f"beside: {int(off)} elements differ")
 
 
 def refused_capture(runs: Runs) -> None:
@@ -139,6 +174,7 @@ def main() -> int:
                 runs.verify(kind, tokens)
         if model == MODELS[0]:
             runs.stress()
+            beside(runs)
         if model == MODELS[-1]:
             gradients(runs)
             if dist.get_world_size() == 2:

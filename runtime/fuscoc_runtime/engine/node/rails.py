@@ -118,10 +118,12 @@ class RailNode(TritonNode):
     ) -> Launched:
         """A dispatch with these ``addresses`` of sources, inputs and weights; see `dispatch`, and
         `CommandList.submit`."""
-        entry = self._next_entry()
-        buffers, own = self._buffers[entry.index], self._own[entry.index]
+        # Who names the stream knows that it captures nothing.
+        entry = self._next_entry() if stream is None else self.rings.next(False)
+        buffers = self._buffers[entry.index]
         numbers = prepared.fill(entry.index, (entry.ticket, *addresses))
         if ragged is not None:
+            own = self._own[entry.index]
             values = dict(zip(self._forth.names, numbers, strict=True))
             self._evaluate_ragged(values, ragged, (own["rank"], own["key"]))
             numbers = self._forth.numbers(values)
@@ -185,7 +187,7 @@ class RailNode(TritonNode):
         """A combine, with addresses of rows and results and bytes of these ``given``; see `combine`
         and `CommandList.submit`."""
         entry = handle.entry
-        weights = 0 if handle.weights is None else address(handle.weights)
+        weights = 0 if handle.weights is None else handle.weights.data_ptr()
         numbers = prepared.fill(entry.index, (entry.ticket, rows_ticket, weights, *given))
         self._rails.submit(self._back, numbers, stream, turn)
 
