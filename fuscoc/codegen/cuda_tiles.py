@@ -59,11 +59,13 @@ class WordSizes:
 @dataclass(frozen=True)
 class PieceSizes:
     """Sizes of kernels that move pieces: CTAs of ``dispatch_warps`` or ``combine_warps`` warps,
-    each with ``tile_bytes`` of shared memory, if any."""
+    each with ``tile_bytes`` of shared memory, if any. With an ``entry_group`` entries are short and
+    alike, and a warp takes so many at once, without tiles."""
 
     dispatch_warps: int
     combine_warps: int
     tile_bytes: int | None
+    entry_group: int | None
     words: tuple[WordSizes, ...]
 
 
@@ -109,14 +111,14 @@ class CudaSizes:
     combine_rows: int
 
 
-def choose_piece_sizes(shuffle: CudaShuffle) -> PieceSizes:
+def choose_piece_sizes(shuffle: CudaShuffle, entry_group: int | None) -> PieceSizes:
     """Words that divide runs, and as many warps as have registers for their lines in flight, which
     cover the latency of HBM and NVLink. Where words are narrow, runs may be short, and go by
     way of tiles in shared memory: as many warps as leave each one a tile of some KB."""
     words = tuple(WordSizes(field.name, unit_bytes(field)) for field in shuffle.leaving)
-    if all(each.word_bytes == 16 for each in words):
-        return PieceSizes(*PIECE_WARPS, None, words)
-    return PieceSizes(TILE_WARPS, TILE_WARPS, TILE_BYTES, words)
+    if entry_group is not None or all(each.word_bytes == LINE_BYTES for each in words):
+        return PieceSizes(*PIECE_WARPS, None, entry_group, words)
+    return PieceSizes(TILE_WARPS, TILE_WARPS, TILE_BYTES, entry_group, words)
 
 
 def part_bytes(field: CudaField, num_passes: int) -> int:

@@ -34,6 +34,7 @@ from fuscoc.dialect.fused import (
     NodeAssign,
     NodeCopy,
     NodeCount,
+    NodeGiven,
     NodePieces,
     NodePoints,
     NodeReduce,
@@ -121,7 +122,8 @@ class CudaTile(Op, name="cuda_tile"):
 class CudaPieceTile(Op, name="cuda_piece_tile"):
     """CUDA kernels that move pieces, for all GPUs: CTAs of ``dispatch_warps`` and of
     ``combine_warps`` warps, which read fields in ``words``. Where these are narrow, a warp has
-    ``tile_bytes`` of shared memory, by way of which it transposes short runs.
+    ``tile_bytes`` of shared memory, by way of which it transposes short runs. Of short entries that
+    are alike, or rows that are given slots, it takes ``entry_group`` at once.
 
     ``"fsc.cuda_piece_tile"() {combine_warps = 24 : i64, dispatch_warps = 28 : i64, words = [{field
     = "x", word_bytes = 16 : i64}]} : () -> ()``
@@ -131,13 +133,15 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
         dispatch_warps=Integer(1),
         combine_warps=Integer(1),
         tile_bytes=Integer(BUFFER_ALIGN, optional=True),
+        entry_group=Integer(1, optional=True),
         words=Array(Record({"field": Text(), "word_bytes": Unit(1)})),
     )
 
     @classmethod
     def check(cls, op):
         loads, _ = _rows(op)
-        if not ops_of(op.operation.parent, NodePieces):
+        group = op.read("entry_group")
+        if not ops_of(op.operation.parent, NodePieces, *([NodeGiven] if group else [])):
             raise VerifyError("must stand beside a fsc.node_pieces")
         warps = max(op.read("dispatch_warps"), op.read("combine_warps"))
         if warps > MAX_WARPS:
@@ -145,9 +149,10 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
         _check_fields(op.read("words"), "words", _row_bytes(loads))
         _check_words(op.read("words"), "word_bytes", loads)
         narrow = any(each["word_bytes"] < LINE_BYTES for each in op.read("words"))
+        narrow &= group is None
         tile_bytes = op.read("tile_bytes")
         if narrow != (tile_bytes is not None):
-            raise VerifyError("needs 'tile_bytes' exactly where words are narrow")
+            raise VerifyError("needs 'tile_bytes' exactly where words of boxes are narrow")
         if tile_bytes is not None and tile_bytes % BUFFER_ALIGN:
             raise VerifyError(f"needs tiles of a multiple of {BUFFER_ALIGN} bytes")
         (target,) = (each for each in TARGETS if each.arch == PIECE_ARCH)

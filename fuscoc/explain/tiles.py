@@ -64,7 +64,10 @@ def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str
         legs = ("dispatch_warps", "combine_warps")[: 1 + combines]
         of_warp = WARP * LINES_IN_FLIGHT * LINE_BYTES
         why = f"{LINES_IN_FLIGHT} lines of {LINE_BYTES} B in flight a lane"
-        return {leg: f"{why}, {tile[leg] * of_warp:,} B an SM" for leg in legs}
+        found = {leg: f"{why}, {tile[leg] * of_warp:,} B an SM" for leg in legs}
+        if "entry_group" in tile:
+            found["entry_group"] = "entries that a warp takes at once, one a lane: short, all alike"
+        return found
     room, beside = variant.shared_bytes - STATIC_SHARED, ""
     moves = tile["sorted_rows"] > 1 and tile["dispatch_rows"] > 1
     if moves:
