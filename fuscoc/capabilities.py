@@ -19,7 +19,7 @@ from typing import TypeAlias
 from fuscoc.codegen.cuda_tiles import TARGETS, num_passes, planner_bytes
 from fuscoc.codegen.cuda_types import COMBINED, MAX_RANKS, CudaCast, CudaField, num_columns
 from fuscoc.diagnostics import DiagnosticSink, Label
-from fuscoc.lang.checked import CheckedShuffle, Combine, Const, PackedTarget
+from fuscoc.lang.checked import CheckedShuffle, Combine, Const, DenseTarget, PackedTarget
 from fuscoc.lang.padding import DEFAULT_PADDING, PADDINGS
 from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.source import Span
@@ -147,6 +147,16 @@ def goes_everywhere(shuffle: CheckedShuffle) -> Faults:
         yield Fault(shuffle.every_rank.span, reason)
 
 
+def places_segments(shuffle: CheckedShuffle) -> Faults:
+    """Whether segments lie apart is checked with their slots, where each has one."""
+    combine = shuffle.combine
+    if combine is not None and combine.checks_cells:
+        many = len(shuffle.domain) > shuffle.num_source_dims
+        if many or not isinstance(shuffle.target, DenseTarget):
+            reason = "inputs say where its segments lie, and some have other than one given slot"
+            yield Fault(shuffle.source.span, reason)
+
+
 def has_many_fields(shuffle: CheckedShuffle) -> Faults:
     fields = max(shuffle.fields, shuffle.source.fields, key=len)
     if len(fields) > MAX_FIELDS:
@@ -236,7 +246,13 @@ def of_packed(entry: Entry) -> Entry:
 
 
 # What neither kind of kernels inside one node can do.
-_NODE: Table = (repeats_rows, goes_everywhere, of_packed(pads_far), weighs_in_f64)
+_NODE: Table = (
+    repeats_rows,
+    goes_everywhere,
+    of_packed(pads_far),
+    weighs_in_f64,
+    places_segments,
+)
 
 CUDA: Table = (
     demands_triton,

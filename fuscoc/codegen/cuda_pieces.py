@@ -104,6 +104,7 @@ def _shape(shuffle: CudaShuffle, op: Any, num_loops: int, sizes: PieceSizes) -> 
         "looks_up": op.looks_up(),
         "comes_back": shuffle.combine is not None,
         "disjoint": bool(op.read("disjoint")),
+        "apart": shuffle.apart,
     }
     constants = {
         "num_fields": len(fields),

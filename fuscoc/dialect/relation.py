@@ -68,6 +68,11 @@ class Point(Op, name="point", traits=[ir.IsTerminatorTrait]):
         _check_inside_shuffle(op)
 
 
+def must_be_apart(point):
+    """Whether a run checks that the segments of a relation, which ends in ``point``, are."""
+    return any(isinstance(op, Apart) for op in point.operation.block)
+
+
 def _check_inside_shuffle(op, *more):
     parents = ("fsc.shuffle", "fsc.into", "fsc.node_points", *more)
     if op.operation.parent.name not in parents:
@@ -152,6 +157,20 @@ class Drop(Op, name="drop"):
     @classmethod
     def check(cls, op):
         _check_inside_shuffle(op, "fsc.node_pieces")
+
+
+class Apart(Op, name="apart"):
+    """No two segments of a rank may begin with the same source cell, which inputs decide.
+
+    It stands in a relation region of a shuffle that goes back, where segments that share a cell
+    begin with the same one: a run sees by the first cells of those that move whether any do.
+
+    ``"fsc.apart"() : () -> ()``
+    """
+
+    @classmethod
+    def check(cls, op):
+        _check_inside_shuffle(op)
 
 
 class CellBase(Op, name="cell_base", traits=[ext.Pure]):

@@ -113,13 +113,19 @@ struct Move {
       // All warps that mark share a box of few; of many, each has one.
       const auto* const marks = marks_told<Shape>(call, call.rank, from);
       if constexpr (Shape::looks_up)
-        for (u32 box = blockIdx.x; box < num_boxes; box += gridDim.x) mark(marks[box], lane, kWarp);
+        for (u32 box = blockIdx.x; box < num_boxes; box += gridDim.x)
+          mark(marks[box], call.filled, call.state->clashed, lane, kWarp);
       else
-        for (u32 box = 0; box < num_boxes; ++box) mark(marks[box], blockIdx.x * kWarp + lane, gridDim.x * kWarp);
+        for (u32 box = 0; box < num_boxes; ++box)
+          mark(marks[box], call.filled, call.state->clashed, blockIdx.x * kWarp + lane, gridDim.x * kWarp);
+      if constexpr (Shape::apart)
+        if (from == call.rank)
+          for (u32 box = blockIdx.x; box < num_boxes; box += gridDim.x)
+            mark(marks_of_cells<Shape>(call)[box], call.begun, call.state->shared, lane, kWarp);
     }
   }
-  // A lane takes a word of a range.
-  __device__ void mark(const Marks<Shape::num_loops>& marks, int lane, int num_lanes) {
+  // Sets bits, a lane those of a word of a range, and counts those that are set already.
+  __device__ void mark(const Marks<Shape::num_loops>& marks, u32* filled, u32& trouble, int lane, int num_lanes) {
     const i64 range = __ldcg(&marks.range), words = (range + 62) / 32;  // of a range, wherever it begins
     const i64 num = words * __ldcg(&marks.num_ranges);
     for (i64 i = lane; i < num; i += num_lanes) {
@@ -133,8 +139,8 @@ struct Move {
       const i64 low = max(slot - word * 32, i64(0)), high = min(slot + range - word * 32, i64(32));
       if (low >= high) continue;
       const u32 bits = (high == 32 ? ~0u : (1u << high) - 1) & ~((1u << low) - 1);
-      const u32 twice = atomicOr(&call.filled[word], bits) & bits;
-      if (twice) note(call, call.state->clashed, u32(__popc(twice)));
+      const u32 twice = atomicOr(&filled[word], bits) & bits;
+      if (twice) note(call, trouble, u32(__popc(twice)));
     }
   }
 };
