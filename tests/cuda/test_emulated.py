@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("vit_odd_patches", 2, 80),
         ("vit_patches_nchw", 2, 90),
         ("vit_unpack", 2, 80),
-        ("kv_pages", 1, 90),
+        ("kv_pages", 2, 90),
         pytest.param("kv_long_pages", 2, 90, marks=pytest.mark.nightly),
         pytest.param("kv_short_runs", 2, 90, marks=pytest.mark.nightly),
         ("kv_short_runs", 2, 80),
@@ -102,7 +102,14 @@ def test_inputs_change(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "check", [dense_run.mistakes, dense_run.piece_mistakes, dense_run.ragged_mistakes]
+    "check",
+    [
+        dense_run.mistakes,
+        dense_run.piece_mistakes,
+        dense_run.shared_pages,
+        dense_run.shared_pieces,
+        dense_run.ragged_mistakes,
+    ],
 )
 def test_mistakes(check: Callable[[Path, torch.device], list[str]], folder: Path) -> None:
     with emulated_ranks(2) as world:
