@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.engine import specs
 from tests.engine.pool import Pool
 from tests.node_triton import given_work, rank_work
-from tests.node_triton.given_specs import EXAMPLES, example
+from tests.node_triton.given_specs import EXAMPLES
 
 NUM_RANKS = 4
 MOST = rank_work.MAX_SOURCES

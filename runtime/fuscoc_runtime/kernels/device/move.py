@@ -45,7 +45,7 @@ def dispatch(
         # Two of them: only the first one is known when this is compiled.
         if apart:  # noqa: SIM102
             if time == 1:  # it has copied, and nobody waits for this
-                mark_cells(call, begun, num_loops)
+                mark_cells(call, begun, num_loops, rows[0][1])
         turn = sync.take(state, words.NEXT_ITEM)
         while turn < places * part:
             following = sync.take(state, words.NEXT_ITEM)
@@ -143,13 +143,17 @@ def mark_all(call, epoch, num_loops: tl.constexpr):
 
 
 @triton.jit
-def mark_cells(call, begun, num_loops: tl.constexpr):
-    """Mark the source cells that this program's share of this rank's segments begins with."""
+def mark_cells(call, begun, num_loops: tl.constexpr, row_bytes: tl.constexpr):
+    """Mark the source cells that this program's share of this rank's segments begins with. Rows of
+    those that are marked already are not counted among the bytes that come back."""
     size: tl.constexpr = made_boxes.LOOPS + 2 * num_loops
     num_boxes = tl.load(sync.array(call, words.NUM_BOXES, tl.int64))
     for number in range(tl.program_id(0), num_boxes, tl.num_programs(0)):
         marks = sync.array(call, words.CELL_MARKS, tl.int64) + number * size
-        mark(call, marks, begun.to(tl.pointer_type(tl.int32)), words.SHARED, num_loops)
+        times = mark(call, marks, begun.to(tl.pointer_type(tl.int32)), words.SHARED, num_loops)
+        moved = sync.array(call, words.MOVED, tl.int64)
+        if times > 0:
+            tl.atomic_add(moved, -times * row_bytes, sem="relaxed", scope="gpu")
 
 
 @triton.jit
@@ -162,8 +166,9 @@ def num_told(call, told, peer, epoch):
 
 @triton.jit
 def mark(call, marks, filled, trouble: tl.constexpr, num_loops: tl.constexpr):
-    """Set the bits of the slots of a cell: a lane has a word of a range. Counted are those that are
-    set already."""
+    """Set the bits of the slots of a cell: a lane has a word of a range. How many of them are set
+    already, which is counted, too."""
+    again = tl.full((), 0, tl.int64)
     length = tl.load(marks + made_boxes.RANGE)
     num_words = length // 32 + 2  # of a range, wherever it begins
     num = tl.load(marks + made_boxes.NUM_RANGES) * num_words
@@ -189,3 +194,5 @@ def mark(call, marks, filled, trouble: tl.constexpr, num_loops: tl.constexpr):
             for bit in tl.static_range(32):
                 times += (twice >> bit) & 1
             sync.note(call, trouble, vectors.total(times, 0))
+            again += vectors.total(times, 0)
+    return again

@@ -121,13 +121,15 @@ struct Move {
       if constexpr (Shape::apart)
         if (from == call.rank)
           for (u32 box = blockIdx.x; box < num_boxes; box += gridDim.x)
-            mark(marks_of_cells<Shape>(call)[box], call.begun, call.state->shared, lane, kWarp);
+            if (const u32 again = mark(marks_of_cells<Shape>(call)[box], call.begun, call.state->shared, lane, kWarp))
+              atomicAdd(&call.moved[0], -(u64(again) * u64(Shape::row_bytes(0))));  // not to come back once more
     }
   }
-  // Sets bits, a lane those of a word of a range, and counts those that are set already.
-  __device__ void mark(const Marks<Shape::num_loops>& marks, u32* filled, u32& trouble, int lane, int num_lanes) {
+  // Sets bits, a lane those of a word of a range, and counts those that are set already: for this lane, too.
+  __device__ u32 mark(const Marks<Shape::num_loops>& marks, u32* filled, u32& trouble, int lane, int num_lanes) {
     const i64 range = __ldcg(&marks.range), words = (range + 62) / 32;  // of a range, wherever it begins
     const i64 num = words * __ldcg(&marks.num_ranges);
+    u32 again = 0;
     for (i64 i = lane; i < num; i += num_lanes) {
       i64 slot = __ldcg(&marks.first), number = i / words;
       for (int j = int(__ldcg(&marks.num_loops)) - 1; j >= 0; --j) {
@@ -140,8 +142,9 @@ struct Move {
       if (low >= high) continue;
       const u32 bits = (high == 32 ? ~0u : (1u << high) - 1) & ~((1u << low) - 1);
       const u32 twice = atomicOr(&filled[word], bits) & bits;
-      if (twice) note(call, trouble, u32(__popc(twice)));
+      if (twice) note(call, trouble, u32(__popc(twice))), again += __popc(twice);
     }
+    return again;
   }
 };
 
