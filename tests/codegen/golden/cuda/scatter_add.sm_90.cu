@@ -18,6 +18,7 @@ struct Shape {
   static constexpr bool weighted = false;
   static constexpr bool compact = false;
   static constexpr bool scattered = false;
+  static constexpr bool apart = false;
   static constexpr int num_fields = 1;
   static constexpr int fanout = 1;
   static constexpr int num_passes = 1;
