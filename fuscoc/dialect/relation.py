@@ -1,5 +1,7 @@
 """What stands inside the regions of a relation, beside ``arith``: leaves and terminators."""
 
+from typing import Any
+
 from fuscoc.dialect.attrs import Array, Integer, Ref, VerifyError, attributes
 from fuscoc.dialect.base import I64, Op, check_role
 from fuscoc.dialect.mlir import ext, ir
@@ -68,7 +70,7 @@ class Point(Op, name="point", traits=[ir.IsTerminatorTrait]):
         _check_inside_shuffle(op)
 
 
-def must_be_apart(point):
+def must_be_apart(point: Any) -> bool:
     """Whether a run checks that the segments of a relation, which ends in ``point``, are."""
     return any(isinstance(op, Apart) for op in point.operation.block)
 

@@ -225,8 +225,8 @@ class Shuffle:
         Raises, on all ranks alike and before anything moves:
             InputError: an argument of the wrong shape, dtype or device, or a missing one.
             IndexOutOfRangeError, SlotOutOfRangeError, SlotOverlapError, SourceOverlapError,
-            InexactDivisionError, DivisorError, CapacityError, PlacementMismatchError, PlaceRangeError,
-            PlaceOverlapError: the routing asks for what cannot be.
+            InexactDivisionError, DivisorError, CapacityError, PlacementMismatchError,
+            PlaceRangeError, PlaceOverlapError: the routing asks for what cannot be.
             NativeBuildError, PreparationError: a rank lacks what planning takes; names it.
         And on whichever rank it happens:
             HopTimeoutError: a rank ended or did not come in time; names it.
