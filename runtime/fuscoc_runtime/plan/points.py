@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.errors import FuscoRuntimeError, SourceOverlapError
-from fuscoc_runtime.plan.explain import explain_index
+from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.plan.explain import explain_index, explain_overlap
 from fuscoc_runtime.plan.types import PlanContext, Points
 
 
@@ -85,8 +85,7 @@ def check_points(ctx: PlanContext, points: Points) -> FuscoRuntimeError | None:
     first, second = source[int(found[0]) : int(found[0]) + 2].tolist()
     fanout = ctx.program.num_points_each(ctx.topology.num_ranks)
     cell = int(points.columns["src_offset"][second * fanout])
-    layout = ctx.shuffle.declared.source.layout
-    return SourceOverlapError(ctx.rank, layout, cell, first, second)
+    return explain_overlap(ctx, cell, first, second)
 
 
 def _beginning_again(points: Points) -> tuple[Tensor, Tensor]:
