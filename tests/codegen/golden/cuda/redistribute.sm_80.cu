@@ -17,7 +17,11 @@ struct Shape {
   static constexpr bool looks_up = false;
   static constexpr bool comes_back = true;
   static constexpr bool disjoint = true;
+<<<<<<< HEAD
   static constexpr bool apart = false;
+=======
+  static constexpr bool every_rank = false;
+>>>>>>> main
   static constexpr int num_fields = 1;
   static constexpr int fanout = 1;
   static constexpr int num_keys = 0;
@@ -54,12 +58,12 @@ struct Relation {
       const auto value_2 = floor_div(value_1, i64(call.num_ranks));
       const auto value_3 = i64(call.num_ranks) * value_2;
       const auto value_4 = value_1 - value_3;
-      const auto value_5 = value_4 < i64(1);
+      const auto value_5 = min(value_4, i64(1));
       piece.src = i64(0);
       piece.rank = value_4;
       piece.slot = value_2;
       piece.num_loops = 1;
-      piece.count[0] = (((((i64(call.num_ranks) + value_3) - value_1) < value_) ? ((i64(call.num_ranks) + value_3) - value_1) : value_) * (value_5 ? value_4 : i64(1)));
+      piece.count[0] = (min(((i64(call.num_ranks) + value_3) - value_1), value_) * value_5);
       piece.src_step[0] = i64(1);
       piece.rank_step[0] = i64(1);
       piece.slot_step[0] = i64(0);
@@ -70,13 +74,13 @@ struct Relation {
       const auto value_2 = floor_div(value_1, i64(call.num_ranks));
       const auto value_3 = i64(call.num_ranks) * value_2;
       const auto value_4 = value_1 - value_3;
-      const auto value_5 = value_4 < i64(1);
+      const auto value_5 = min(value_4, i64(1));
       const auto value_6 = floor_div((value_1 + value_), i64(call.num_ranks));
-      piece.src = ((value_3 + (i64(call.num_ranks) * (value_5 ? value_4 : i64(1)))) - value_1);
+      piece.src = ((value_3 + (i64(call.num_ranks) * value_5)) - value_1);
       piece.rank = i64(0);
-      piece.slot = (value_2 + (value_5 ? value_4 : i64(1)));
+      piece.slot = (value_2 + value_5);
       piece.num_loops = 2;
-      piece.count[0] = ((((value_6 - value_2) - (value_5 ? value_4 : i64(1))) >= i64(0)) ? ((value_6 - value_2) - (value_5 ? value_4 : i64(1))) : i64(0));
+      piece.count[0] = max(((value_6 - value_2) - value_5), i64(0));
       piece.count[1] = i64(call.num_ranks);
       piece.src_step[0] = i64(call.num_ranks);
       piece.src_step[1] = i64(1);
@@ -93,13 +97,13 @@ struct Relation {
       const auto value_4 = floor_div(value_1, i64(call.num_ranks));
       const auto value_5 = i64(call.num_ranks) * value_4;
       const auto value_6 = value_1 - value_5;
-      const auto value_7 = value_6 < i64(1);
-      const auto value_8 = i64(1) < (((i64(1) + value_2) - value_4) - (value_7 ? value_6 : i64(1)));
+      const auto value_7 = min(value_6, i64(1));
+      const auto value_8 = min(i64(1), (((i64(1) + value_2) - value_4) - value_7));
       piece.src = (value_3 - value_1);
       piece.rank = i64(0);
       piece.slot = value_2;
       piece.num_loops = 1;
-      piece.count[0] = (((value_1 * (value_8 ? i64(1) : (((i64(1) + value_2) - value_4) - (value_7 ? value_6 : i64(1))))) + (value_ * (value_8 ? i64(1) : (((i64(1) + value_2) - value_4) - (value_7 ? value_6 : i64(1)))))) - (value_3 * (value_8 ? i64(1) : (((i64(1) + value_2) - value_4) - (value_7 ? value_6 : i64(1))))));
+      piece.count[0] = (((value_1 * value_8) + (value_ * value_8)) - (value_3 * value_8));
       piece.src_step[0] = i64(1);
       piece.rank_step[0] = i64(1);
       piece.slot_step[0] = i64(0);
