@@ -16,15 +16,10 @@ struct Shape {
   static constexpr bool compact = false;
   static constexpr bool ragged = false;
   static constexpr bool looks_up = true;
-<<<<<<< HEAD
   static constexpr bool comes_back = true;
   static constexpr bool disjoint = true;
   static constexpr bool apart = true;
-=======
-  static constexpr bool comes_back = false;
-  static constexpr bool disjoint = false;
   static constexpr bool every_rank = false;
->>>>>>> main
   static constexpr int num_fields = 1;
   static constexpr int fanout = 1;
   static constexpr int num_keys = 0;

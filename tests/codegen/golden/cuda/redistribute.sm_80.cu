@@ -17,11 +17,8 @@ struct Shape {
   static constexpr bool looks_up = false;
   static constexpr bool comes_back = true;
   static constexpr bool disjoint = true;
-<<<<<<< HEAD
   static constexpr bool apart = false;
-=======
   static constexpr bool every_rank = false;
->>>>>>> main
   static constexpr int num_fields = 1;
   static constexpr int fanout = 1;
   static constexpr int num_keys = 0;

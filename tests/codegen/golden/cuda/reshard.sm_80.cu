@@ -14,16 +14,12 @@ using namespace fuscoc;
 
 struct Shape {
   static constexpr bool compact = false;
-<<<<<<< HEAD
-  static constexpr bool scattered = false;
-  static constexpr bool apart = false;
-=======
   static constexpr bool ragged = false;
   static constexpr bool looks_up = true;
   static constexpr bool comes_back = true;
   static constexpr bool disjoint = true;
+  static constexpr bool apart = false;
   static constexpr bool every_rank = false;
->>>>>>> main
   static constexpr int num_fields = 1;
   static constexpr int fanout = 1;
   static constexpr int num_keys = 0;
