@@ -65,7 +65,8 @@ def test_halo(topology: str, lines: int, reach: int) -> None:
     made = []
     for rank, here in enumerate(found):
         begin, count = rank * -(-lines // 4), parts[rank].stop - parts[rank].start
-        seen = slice(max(begin - reach, 0), min(begin + count + reach, lines))
+        start = min(max(begin - reach, 0), lines)
+        seen = slice(start, max(min(begin + count + reach, lines), start))
         first = seen.start - begin + reach
         inside = slice(first, first + seen.stop - seen.start)
         assert len(here) == count + 2 * reach
