@@ -42,8 +42,6 @@ def count(
 ):
     """Rows of every key in this program's tiles, and of a point's key before it there."""
     sync.follow(True)
-    if sync.word(call, words.NUM_NODES) > 1:
-        slabs.tell_exchange(call, 1)
     counts = counts_of_program(call, keys)
     num_keys = sync.word(call, words.NUM_KEYS)
     for first in range(0, num_columns(call, compact), block):
