@@ -82,7 +82,8 @@ class Executor:
             )
             self.back_key = ops.register(self._answers, digest)
         self.repeats: Repeats | None = None
-        if isinstance(engine, NodeEngine) and into is None:
+        is_complex = any(field.is_complex for field in spec.declared.source.fields)
+        if isinstance(engine, NodeEngine) and into is None and not is_complex:
             self.repeats = Repeats.of(engine)
         _open.add(self)
         self.observer.opened(self.memory().num_bytes)

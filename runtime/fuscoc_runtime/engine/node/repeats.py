@@ -73,7 +73,6 @@ class Repeats:
         node, program = engine.node, engine.shuffle.program
         is_plain = not (program.is_compact or engine.is_ragged or node.zeroes_results)
         is_single = len(program.buffers["source"]) == len(program.buffers["target"]) == 1
-        is_single &= not any(field.is_complex for field in engine.shuffle.declared.source.fields)
         if not isinstance(node, RailNode) or not is_plain or not is_single:
             return None
         return Repeats(engine, node)
