@@ -35,6 +35,7 @@ from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
 from fuscoc_runtime.face import ops
 from fuscoc_runtime.face.open import Engine
 from fuscoc_runtime.face.stats import Memory, ShuffleStats, shuffle_stats
+from fuscoc_runtime.face.traced import has_complex_fields
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import key_to_rank
 
@@ -82,8 +83,7 @@ class Executor:
             )
             self.back_key = ops.register(self._answers, digest)
         self.repeats: Repeats | None = None
-        is_complex = any(field.is_complex for field in spec.declared.source.fields)
-        if isinstance(engine, NodeEngine) and into is None and not is_complex:
+        if isinstance(engine, NodeEngine) and into is None and not has_complex_fields(spec):
             self.repeats = Repeats.of(engine)
         _open.add(self)
         self.observer.opened(self.memory().num_bytes)
