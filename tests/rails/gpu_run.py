@@ -28,6 +28,7 @@ from tests.rails.models import MODELS
 
 TIMEOUT = 60.0
 BESIDE = 60
+PROGRAMS_AN_SM = 7
 
 
 def join(topology: Topology, is_one_host: bool) -> torch.device:
@@ -44,10 +45,12 @@ def join(topology: Topology, is_one_host: bool) -> torch.device:
 
 
 def share(device: torch.device) -> int:
-    """SMs of a rank, where several share a GPU: each must leave room for the others."""
+    """SMs of a rank, where several share a GPU: each must leave room for the others. A CTA of NCCL
+    needs the registers of a whole SM, and programs are spread over all, so those of kernels that
+    wait for other ranks are fewer than SMs."""
     ranks = -(-dist.get_world_size() // torch.cuda.device_count())
     sms = torch.cuda.get_device_properties(device).multi_processor_count
-    return int(sms) if ranks == 1 else int(sms) // (ranks + 1)
+    return int(sms) if ranks == 1 else int(sms) // (ranks + 1) // PROGRAMS_AN_SM
 
 
 def gradients(runs: Runs) -> None:
