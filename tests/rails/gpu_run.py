@@ -28,7 +28,6 @@ from tests.rails.models import MODELS
 
 TIMEOUT = 60.0
 BESIDE = 60
-PROGRAMS_AN_SM = 7
 
 
 def join(topology: Topology, is_one_host: bool) -> torch.device:
@@ -44,13 +43,17 @@ def join(topology: Topology, is_one_host: bool) -> torch.device:
     return device
 
 
+PROGRAMS = 7
+"""Of an SM, at most."""
+
+
 def share(device: torch.device) -> int:
-    """SMs of a rank, where several share a GPU: each must leave room for the others. A CTA of NCCL
-    needs the registers of a whole SM, and programs are spread over all, so those of kernels that
-    wait for other ranks are fewer than SMs."""
+    """SMs of a rank, where several share a GPU: each must leave room for the others. Programs lie
+    on SMs of their own while there are some, and NCCL's kernel needs the registers of a whole one:
+    so there must be fewer programs than SMs."""
     ranks = -(-dist.get_world_size() // torch.cuda.device_count())
     sms = torch.cuda.get_device_properties(device).multi_processor_count
-    return int(sms) if ranks == 1 else int(sms) // (ranks + 1) // PROGRAMS_AN_SM
+    return int(sms) if ranks == 1 else int(sms) // (ranks + 1) // PROGRAMS
 
 
 def gradients(runs: Runs) -> None:
@@ -152,14 +155,17 @@ def main() -> int:
     parser.add_argument("--topology", type=Topology.parse, default=Topology(2, 1))
     parser.add_argument("--one-host", action="store_true")
     parser.add_argument("--round-bytes", type=int, help="of slabs that travel in several rounds")
-    parser.add_argument("artifacts", nargs="+")
+    parser.add_argument("--only", type=int, help="the number of one model, from 0 on")
+    parser.add_argument("artifacts", nargs="+", help="of all models")
     given = parser.parse_args()
     if given.round_bytes is not None:
         slabs.ROUND_BYTES = given.round_bytes
     device = join(given.topology, given.one_host)
     options = {"topology": given.topology, "device": device, "timeout": TIMEOUT}
     wrong: list[str] = []
-    for artifact, model in zip(given.artifacts, MODELS, strict=True):
+    for number, (artifact, model) in enumerate(zip(given.artifacts, MODELS, strict=True)):
+        if given.only not in (None, number):
+            continue
         runs = Runs(artifact, model, wrong, num_sms=share(device), **options)
         assert isinstance(runs.shuffle.engine.node, RailNode)
         if model == MODELS[0]:

@@ -11,6 +11,7 @@ from fuscoc_runtime.engine.node import slabs
 from fuscoc_runtime.engine.node.slabs import Slabs, divide
 from fuscoc_runtime.engine.node.state import ALIGNMENT
 from fuscoc_runtime.manifest.artifact import load_artifact
+from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 
 
@@ -38,7 +39,8 @@ def test_every_byte_of_a_slab_travels(text: str, num_sources: int) -> None:
     shuffle, num_nodes = artifact.shuffle(None), 3
     node = shuffle.node
     assert node is not None
-    made = Slabs(shuffle, node, num_sources, num_nodes, torch.device("cpu"), True)
+    cpu, topology = torch.device("cpu"), Topology(num_nodes, 2)
+    made = Slabs(shuffle, node, topology, num_sources, cpu, divides=True)
     made.rounds = divide(made.rounds[-1].stop, slabs.ROUND_BYTES // 5, num_nodes)
     header = range(slabs.HEADER_BYTES)
     for ranges, slab in ((made.ranges, made.out), (made.ranges_back, made.back_out)):

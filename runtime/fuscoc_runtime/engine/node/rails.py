@@ -71,9 +71,7 @@ class RailNode(TritonNode):
         self._members = members
         # Rows of a compact target are not moved round by round.
         divides = not shuffle.program.is_compact
-        self._slabs = Slabs(
-            shuffle, node, limits.max_sources, self._num_nodes, members.device, divides
-        )
+        self._slabs = Slabs(shuffle, node, topology, limits.max_sources, members.device, divides)
         self._no_source = [torch.empty(0)] * len(shuffle.program.buffers["source"])
         super().__init__(artifact, shuffle, node, members, limits, num_sms)
 
@@ -263,14 +261,15 @@ class RailNode(TritonNode):
         first round all points have come, so rows of each are moved while later ones travel."""
         program, slabs = self._program, self._slabs
         rounds = self._exchanges(slabs.out, slabs.landed, slabs.ranges)
+        evaluating = program.evaluating()
         planning, forward = program.planning(), program.kernels["forward"]
         moving = [Launch(forward, "programs", each, follows=True) for each in self._places()]
         if len(rounds) > 1:
             planning[0] = _behind(planning[0], rounds[0])
             moving[1:] = [_behind(*each) for each in zip(moving[1:], rounds[1:], strict=True)]
         commands: list[Command] = [
-            *program.evaluating(),
-            Launch(program.kernels["pack"], "packing", OWN, follows=True),
+            *evaluating,
+            Launch(program.kernels["pack"], "packing", OWN, follows=bool(evaluating)),
             *rounds,
             *planning,
             *moving,
@@ -349,11 +348,12 @@ class RailNode(TritonNode):
         return numbers
 
     def _packing(self, num_sources: int) -> dict[str, int]:
-        """Programs that pack so many segments, and say of points of further places that they go
-        nowhere."""
+        """Programs that count so many segments, and others that pack them, and say of points of
+        further places that they go nowhere."""
         points = self._stride * self.shuffle.program.fanout
         useful = max(num_sources, -(-points // POINTS_PACKED))
-        return {"packing": min(self._programs.dispatch, useful)}
+        counting = -(-num_sources // self.spec.tile_sources)
+        return {"packing": counting + min(self._programs.dispatch, useful)}
 
     @property
     def _num_items(self) -> int:
