@@ -69,9 +69,7 @@ class RailNode(TritonNode):
         self._taken_on = replace(limits, max_sources=self._num_nodes * self._stride)
         self.rails = self._rails = Rails(members)
         self._members = members
-        # Rows of a compact target are not moved round by round.
-        divides = not shuffle.program.is_compact
-        self._slabs = Slabs(shuffle, node, topology, limits.max_sources, members.device, divides)
+        self._slabs = Slabs(shuffle, node, topology, limits.max_sources, members.device)
         self._no_source = [torch.empty(0)] * len(shuffle.program.buffers["source"])
         super().__init__(artifact, shuffle, node, members, limits, num_sms)
 

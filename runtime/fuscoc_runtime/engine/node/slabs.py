@@ -95,9 +95,7 @@ class Slabs:
         topology: Topology,
         max_sources: int,
         device: torch.device,
-        divides: bool,
     ) -> None:
-        """``divides``: whether large slabs travel in several rounds."""
         forth, slab_bytes = lay_out_slab(shuffle, node, topology, max_sources)
         num_nodes = topology.num_nodes
         places = num_places(node, max_sources)
@@ -115,7 +113,7 @@ class Slabs:
         fields = shuffle.program.buffers["target"]
         row_bytes = [field.num_elems * TORCH_DTYPES[field.dtype].itemsize for field in fields]
         self.rounds = [range(places)]
-        if divides:
+        if not shuffle.program.is_compact:  # whose rows are not moved round by round
             self.rounds = divide(places, max(sum(row_bytes), node.partial_bytes), num_nodes)
         self._places = list(zip(forth["rows"], row_bytes, strict=True))
         self._places_back = [(HEADER_BYTES, 4), (back["rows"][0], node.partial_bytes)]
