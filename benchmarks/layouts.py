@@ -56,8 +56,7 @@ SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "buckets_64": ("hash_buckets", {"width": 16}),
     "buckets_16": ("hash_buckets", {"width": 4}),
 }
-BY_THE_GENERAL_ENGINE = ("all_gather", "halo")
-WITHOUT_CUDA = (*BY_THE_GENERAL_ENGINE, "vit_normalised")
+WITHOUT_KERNELS = {"cuda": ("vit_normalised",), "triton": ("all_gather", "halo")}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as in that example
 LOOKUPS = {"buckets_512": 1 << 18, "buckets_64": 1 << 22, "buckets_16": 1 << 22}  # of a rank
 BUCKETS = 64
@@ -80,7 +79,7 @@ def compile_all(names: Sequence[str], backends: Sequence[str]) -> None:
 def taken(names: Sequence[str], backends: Sequence[str]) -> list[tuple[str, str]]:
     """The cases with their kernels, as far as there are any."""
     pairs = product(names, backends)
-    return [pair for pair in pairs if pair[1] != "cuda" or pair[0] not in WITHOUT_CUDA]
+    return [(name, backend) for name, backend in pairs if name not in WITHOUT_KERNELS[backend]]
 
 
 def artifact(name: str, backend: str) -> Path:
@@ -313,9 +312,8 @@ def measure(
             state["torch back"] = case.back(state["torch rows"])
 
         calls = {"there": dispatch, "torch there": torch_there}
-        if name not in BY_THE_GENERAL_ENGINE:
-            for window in shuffle.engine.node.rows:  # poisoned
-                window.view(torch.uint8).fill_(0xA5)
+        for window in shuffle.engine.node.rows:  # poisoned
+            window.view(torch.uint8).fill_(0xA5)
         dispatch()
         torch_there()
         shuffle.check()

@@ -62,6 +62,7 @@ class Table:
 
 
 SLABS, FIRST = "### Own rows read where they are", "## The first rows"
+WIRES = "### All wires, captured calls, fewer SMs, GEMMs"
 TABLES = (
     Table("Mixtral's shape, 4 GPUs", "fitted", "nvlink.md",
           "# One NVLink node: dispatch and combine of a mixture of experts", 3,
@@ -99,6 +100,8 @@ TABLES = (
           "testbed-nics-2x1", 1e-3, tokens=4096, contender="fuscoc"),
     Table("a fast wire, more tokens", "judged", "network.md", SLABS, 0, "testbed-wire-2x1", 1e-6,
           contender="fixed capacity", least=512),
+    Table("fast wires, one run", "judged", "network.md", WIRES, 0, "testbed-wire-2x1", 1e-6,
+          contender="fixed capacity"),
 )  # fmt: skip
 
 LEFT_OUT = {
@@ -224,11 +227,25 @@ def _another_version(table: Table, row: Mapping[str, str]) -> Iterator[Measured]
 
 
 def _fast_wire(table: Table, row: Mapping[str, str]) -> Iterator[Measured]:
-    """What both ways take beyond the raw wire of the same row, the mean of runs."""
-    raw = _number(row["raw, both ways"]) * table.unit
+    """The version of the column *now*, the mean of runs."""
     runs = [_number(each) for each in row["now, two rows at once"].replace("*", "").split(", ")]
-    mean = str(sum(runs) / len(runs))
-    found = _measured(table, "uniform", int(row["tokens"]), "fixed capacity", "beyond", mean)
+    yield from _beyond(table, "uniform", row, str(sum(runs) / len(runs)))
+
+
+def _all_wires(table: Table, row: Mapping[str, str]) -> Iterator[Measured]:
+    """Calls on GPUs that are busy, and graphs of them."""
+    _, _, captured = row["tokens"].partition(", ")
+    routing = ", ".join(filter(None, ("uniform", row["wire"], captured)))
+    yield from _beyond(table, routing, row, row["beyond"].strip("*"))
+
+
+def _beyond(
+    table: Table, routing: str, row: Mapping[str, str], microseconds: str
+) -> Iterator[Measured]:
+    """What both ways take, beyond the raw wire of the same row and with it."""
+    raw = _number(row["raw, both ways"]) * table.unit
+    tokens = int(_number(row["tokens"]))
+    found = _measured(table, routing, tokens, "fixed capacity", "beyond", microseconds)
     found = replace(found, wire=raw / 2)
     yield replace(found, part="total", seconds=found.seconds + raw)
     yield found
@@ -275,6 +292,7 @@ _READERS: Mapping[str, Callable[[Table, Mapping[str, str]], Iterator[Measured]]]
     "NICs, another version": _another_version,
     "a fast wire, few tokens": _fast_wire,
     "a fast wire, more tokens": _fast_wire,
+    "fast wires, one run": _all_wires,
 }
 """How the rows of a table are read, by its name; those of others by their columns."""
 

@@ -16,10 +16,17 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TypeAlias
 
-from fuscoc.codegen.cuda_tiles import TARGETS, num_passes, planner_bytes
-from fuscoc.codegen.cuda_types import COMBINED, MAX_RANKS, CudaCast, CudaField, num_columns
+from fuscoc.codegen.cuda_tiles import LINE_BYTES, TARGETS, num_passes, planner_bytes
+from fuscoc.codegen.cuda_types import (
+    COMBINED,
+    MAX_RANKS,
+    CudaCast,
+    CudaField,
+    num_columns,
+    unit_bytes,
+)
 from fuscoc.diagnostics import DiagnosticSink, Label
-from fuscoc.lang.checked import CheckedShuffle, Combine, Const, PackedTarget
+from fuscoc.lang.checked import CheckedShuffle, Combine, Const, IndexRef, PackedTarget
 from fuscoc.lang.padding import DEFAULT_PADDING, PADDINGS
 from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.source import Span
@@ -147,6 +154,34 @@ def goes_everywhere(shuffle: CheckedShuffle) -> Faults:
         yield Fault(shuffle.every_rank.span, reason)
 
 
+def goes_everywhere_unlike_rows(shuffle: CheckedShuffle) -> Faults:
+    """To every rank go rows of whole words as they lie in the source, and their sum comes back."""
+    if shuffle.every_rank is None:
+        return
+    reason = _unlike_rows(shuffle)
+    if reason is not None:
+        yield Fault(shuffle.every_rank.span, f"a segment goes to all ranks, and {reason}")
+
+
+def _unlike_rows(shuffle: CheckedShuffle) -> str | None:
+    if isinstance(shuffle.target, PackedTarget):
+        return "its slots are not given"
+    own = shuffle.domain[: shuffle.num_source_dims]
+    indices = [IndexRef(each.name) for each in own]
+    in_order = [each.start for each in shuffle.source.subscripts] == indices
+    in_order &= list(shuffle.source.dims[1:]) == [each.extent for each in own[1:]]
+    if not in_order or any(each.length is not None for each in shuffle.source.subscripts):
+        return "does not lie where the one before it ends"
+    if len(shuffle.domain) > len(own) + 1 or shuffle.casts or len(shuffle.fields) > 1:
+        return "is more than one row as it lies in the source"
+    if unit_bytes(_arriving(shuffle)[0]) < LINE_BYTES:
+        return f"is no multiple of {LINE_BYTES} bytes"
+    combine = shuffle.combine
+    if combine is not None and (combine.kind != "sum" or combine.weight is not None):
+        return "what comes back is not a plain sum"
+    return None
+
+
 def has_many_fields(shuffle: CheckedShuffle) -> Faults:
     fields = max(shuffle.fields, shuffle.source.fields, key=len)
     if len(fields) > MAX_FIELDS:
@@ -236,12 +271,13 @@ def of_packed(entry: Entry) -> Entry:
 
 
 # What neither kind of kernels inside one node can do.
-_NODE: Table = (repeats_rows, goes_everywhere, of_packed(pads_far), weighs_in_f64)
+_NODE: Table = (repeats_rows, of_packed(pads_far), weighs_in_f64)
 
 CUDA: Table = (
     demands_triton,
     replies,
     *_NODE,
+    goes_everywhere_unlike_rows,
     fans_out_far,
     has_many_fields,
     has_many_inputs,
@@ -256,6 +292,7 @@ TRITON_NODE: Table = (
     demands_cuda,
     replies_from_given_slots,
     *_NODE,
+    goes_everywhere,
     fans_out_very_far,
     of_packed(has_very_many_keys),
     answers,

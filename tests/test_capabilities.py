@@ -127,6 +127,11 @@ EXAMPLES = {
         "k",
         "a segment goes to all ranks, and these kernels are made for a number",
     ),
+    "goes_everywhere_unlike_rows": Example(
+        spec().replace("index k : 2", "index k : ranks"),
+        "k",
+        "a segment goes to all ranks, and its slots are not given",
+    ),
     "has_many_fields": Example(
         spec(fields=", ".join(f"f{i} : f32" for i in NINE)),
         "f8",
@@ -204,6 +209,49 @@ def test_every_entry_has_an_example(table: Table, index: int) -> None:
     )
     item = CompiledShuffle(checked, None, {})
     assert (item.cuda if table is CUDA else item.node) == example.reason
+
+
+EVERYWHERE = """shuffle gather {
+  index t : tokens
+  index b : 2
+  index p : ranks
+  index s : length
+  segment row { x : f32[4] }
+  layout mine[t, b] of row  dense(tokens, 2)
+  layout all[s] of row  dense(length)
+  dispatch mine[t, b] -> all[t * 2 + b] on p
+  combine reverse reduce sum
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ([], None),
+        (
+            [
+                ("layout mine[t, b] of row  dense(tokens, 2)", "layout mine[b, t] of row"),
+                ("dispatch mine", "view turned[t, b] = mine[b, t]\n  dispatch turned"),
+            ],
+            "does not lie",
+        ),
+        ([("x : f32[4]", "x : f32[4], y : f32[4]")], "more than one row"),
+        ([("f32[4]", "f32[3]")], "no multiple of 16 bytes"),
+        ([("reduce sum", "reduce max")], "not a plain sum"),
+    ],
+)
+def test_what_goes_everywhere(changes: list[tuple[str, str]], reason: str | None) -> None:
+    text = EVERYWHERE
+    for old, new in changes:
+        text = text.replace(old, new)
+    (checked,) = check(SourceFile("gather.fsc", text))
+    fault = find_fault(checked, CUDA)
+    if reason is None:
+        assert fault is None
+    else:
+        assert fault is not None
+        assert reason in fault.reason
 
 
 def test_every_example_is_of_an_entry() -> None:

@@ -174,8 +174,9 @@ def test_long_files_say_why(path: Path) -> None:
 
 # What passes share with printers: how a row is cut, the cost models, and the walk over a relation.
 SHARED = {
-    "arguments", "cuda_casts", "cuda_tiles", "cuda_types", "language", "node_shuffle", "places",
-    "points", "regions", "row_casts", "row_values", "rows", "tiles", "triton_tiles",
+    "arguments", "cuda_casts", "cuda_entries", "cuda_tiles", "cuda_types", "language",
+    "node_shuffle", "places", "points", "regions", "row_casts", "row_values", "rows", "tiles",
+    "triton_tiles",
 }  # fmt: skip
 
 

@@ -20,9 +20,8 @@ from fuscoc.codegen.cuda_tiles import (
     CudaSizes,
     CudaTarget,
     PieceSizes,
-    fields_in_runs,
     planner_bytes,
-    sorting_bytes,
+    planning_bytes,
 )
 from fuscoc.codegen.cuda_types import (
     COMBINED,
@@ -142,9 +141,10 @@ def _planner_bytes(shuffle: CudaShuffle, sizes: CudaSizes, target: CudaTarget) -
     if shuffle.given_slots:
         return 0
     if sizes.sorted_rows > 1:
+        moves, words = sizes.dispatch_rows > 1, [each.word_bytes for each in sizes.arriving]
+        buffers = moves * sizes.dispatch_warps * sizes.dispatch_rows * sizes.buffer_bytes
         row = sum(map(row_bytes, shuffle.fields))
-        in_runs = fields_in_runs(target.arch, [each.word_bytes for each in sizes.arriving])
-        return sorting_bytes(sizes.sorted_rows, row, shuffle.num_keys, in_runs)
+        return planning_bytes(target.arch, words, row, shuffle.num_keys, sizes.sorted_rows, buffers)
     return planner_bytes(shuffle.num_columns)
 
 

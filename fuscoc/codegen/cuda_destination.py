@@ -1,11 +1,12 @@
 """The functor ``Relation`` of a shuffle with given slots: where points go, and where segments lie.
 
 ``destination`` evaluates the relation region at a point. Where the domain is ragged, a call brings
-the outermost index of every point.
+the outermost index of every point. Of short rows each is a piece.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from fuscoc.codegen.cuda_relation import CudaText, fused_relation, point_indices
@@ -36,3 +37,24 @@ def print_destinations(module: Any, shuffle: CudaShuffle) -> str:
                 "};",
             ]
         )
+
+
+def row_relation(module: Any, shuffle: CudaShuffle) -> Iterator[str]:
+    """The same of rows that are pieces; of those that go to every rank it is one for each."""
+    _, op, point = fused_relation(module)
+    text = CudaText(shuffle)
+    arguments = op.relation.blocks[0].arguments
+    region = Region(text, dict(zip(arguments, point_indices(shuffle, op, text), strict=True)))
+    src = region.value(point.src_offset)
+    rank, slot = region.destination(point, "i64(call.num_ranks)", packed=False)
+    yield "struct Relation {"
+    yield "  const Call& call;"
+    yield "  static constexpr int num_pieces = 1;"
+    yield "  __device__ __forceinline__ i64 num_entries() const { return call.num_sources; }"
+    yield "  template <int kPiece>"
+    yield "  __device__ __forceinline__ void piece(i64 point, PieceOf<Shape>& piece) const {"
+    yield from text.declarations(f"{src} {rank} {slot}")
+    for name, value in (("src", src), ("rank", rank), ("slot", slot), ("num_loops", "0")):
+        yield f"    piece.{name} = {value};"
+    yield "  }"
+    yield "};"

@@ -1,5 +1,6 @@
 """CUDA kernels of a shuffle whose slots follow from pieces: a ``Shape`` and a ``Relation`` for the
-headers ``pieces.cuh``, ``move.cuh`` and ``give_back.cuh``."""
+headers ``pieces.cuh``, ``move.cuh`` and ``give_back.cuh``, or for
+``entries.cuh`` and ``entries_back.cuh``."""
 
 from __future__ import annotations
 
@@ -8,20 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuscoc.codegen.cuda import REFUSE_THREADS, CudaSource, Launch, print_kernel
+from fuscoc.codegen.cuda_destination import row_relation
+from fuscoc.codegen.cuda_entries import AlikeEntries, alike_entries, number
 from fuscoc.codegen.cuda_relation import CudaText, fused_relation
 from fuscoc.codegen.cuda_runs import choose, num_strides
 from fuscoc.codegen.cuda_tiles import WARP, PieceSizes
-from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes
+from fuscoc.codegen.cuda_types import REDUCED, CudaField, CudaShuffle, row_bytes
 from fuscoc.codegen.regions import Region
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.fused import NodePieces
-from fuscoc.dialect.mlir import arith, ir
 from fuscoc.dialect.node import Node
 from fuscoc.dialect.pieces import Piece
 from fuscoc.dialect.relation import Domain
 from fuscoc.lang.dtypes import ITEM_BYTES
 
 PIECE_PLAN_THREADS = 512
+ENTRY_BYTES, SLOT_BYTES = 8, 4  # an entry's rank and slot, and what its rank is told
 MOST = 2**31
 """Sizes that inputs say, and points of an entry, are below it, and below its square."""
 
@@ -31,13 +34,15 @@ class PieceLayout:
     """What kernels keep: an entry has ``per_entry`` pieces, and so many boxes of ``box_bytes`` a
     field and marks of ``mark_bytes``. There is one entry, or one for all values of ``outer``
     indices. Rows of the first field are copied in lines, ``line_parts`` of them at most for 16
-    bytes."""
+    bytes. Of short entries that are alike, with ``entry_points`` each, a word is kept instead of
+    boxes; with 0 there are boxes."""
 
     per_entry: int
     box_bytes: int
     mark_bytes: int
     line_parts: int
     outer: int
+    entry_points: int = 0
 
 
 def print_pieces(
@@ -46,32 +51,35 @@ def print_pieces(
     """The kernels of a module, from choose-tiles on; ``header`` is comment lines to begin with."""
     with module.context:
         (node,) = ops_of(module, Node)
-        (op,) = ops_of(node, NodePieces)
-        pieces = [each for each in op.entry.blocks[0] if isinstance(each, Piece)]
-        num_loops = max(len(piece.counts) for piece in pieces)
+        op = next(iter(ops_of(node, NodePieces)), None)
+        pieces = [] if op is None else [e for e in op.entry.blocks[0] if isinstance(e, Piece)]
+        num_loops = max((len(piece.counts) for piece in pieces), default=0)
         num_steps = num_loops + max(len(field.loops) for field in shuffle.leaving)
         run = run_bytes(shuffle.leaving[0])
+        alike = None if sizes.entry_group is None else alike_entries(node, shuffle)
         layout = PieceLayout(
-            per_entry=len(pieces),
-            box_bytes=200 + 32 * (num_steps + 1),
-            mark_bytes=32 + 16 * (num_loops + 1),
+            per_entry=max(len(pieces), 1),
+            box_bytes=ENTRY_BYTES if alike else 200 + 32 * (num_steps + 1),
+            mark_bytes=SLOT_BYTES if alike else 32 + 16 * (num_loops + 1),
             line_parts=1 if sizes.words[0].word_bytes == 16 else 1 + -(-32 // run),
-            outer=len(op.read("outer")),
+            outer=1 if op is None else len(op.read("outer")),
+            entry_points=alike.points if alike else 0,
         )
         text = [
             *(header or (f"// Shuffle `{shuffle.name}`, printed by fuscoc.",)),
-            '#include "move.cuh"',
-            '#include "refuse.cuh"',
-            *(['#include "give_back.cuh"'] if shuffle.combine is not None else []),
+            *(f'#include "{each}.cuh"' for each in _headers(shuffle, alike)),
             "",
             "namespace {",
             "using namespace fuscoc;",
             "",
-            *_shape(shuffle, op, num_loops, sizes),
-            f"static_assert(sizeof(BoxOf<Shape>) == {layout.box_bytes});",
-            f"static_assert(sizeof(Marks<Shape::num_loops>) == {layout.mark_bytes});",
+            *_shape(shuffle, op, num_loops, sizes, alike),
+            *(_sizes_of_boxes(layout) if alike is None else []),
             "",
-            *_relation(module, shuffle, op, pieces),
+            *(
+                row_relation(module, shuffle)
+                if op is None
+                else _relation(module, shuffle, op, pieces)
+            ),
             "}  // namespace",
             "",
         ]
@@ -83,9 +91,16 @@ def print_pieces(
         "plan": (Launch(PIECE_PLAN_THREADS, 0), "place_pieces<Shape, Relation>"),
         "dispatch": (launch(sizes.dispatch_warps), "move<Shape, Relation>"),
         "refuse": (Launch(REFUSE_THREADS, 0), "refuse<Shape>"),
+        "combine": (launch(sizes.combine_warps), "give_back<Shape>"),
     }
-    if shuffle.combine is not None:
-        kernels["combine"] = launch(sizes.combine_warps), "give_back<Shape>"
+    if alike is not None:
+        kernels |= {
+            "plan": (kernels["plan"][0], "place_entries<Shape, Relation>"),
+            "dispatch": (kernels["dispatch"][0], "move_entries<Shape>"),
+            "combine": (kernels["combine"][0], "give_entries<Shape>"),
+        }
+    if shuffle.combine is None:
+        del kernels["combine"]
     launches = {}
     for role, (sizes_of, body) in kernels.items():
         name = f"{shuffle.name}_{role}"
@@ -95,17 +110,30 @@ def print_pieces(
     return CudaSource("\n".join([*text, ""]), launches, rows, sizes), layout
 
 
-def _shape(shuffle: CudaShuffle, op: Any, num_loops: int, sizes: PieceSizes) -> Iterator[str]:
+def _headers(shuffle: CudaShuffle, alike: AlikeEntries | None) -> list[str]:
+    there, back = ("move", "give_back") if alike is None else ("entries", "entries_back")
+    return [there, "refuse", *([back] if shuffle.combine is not None else [])]
+
+
+def _sizes_of_boxes(layout: PieceLayout) -> Iterator[str]:
+    yield f"static_assert(sizeof(BoxOf<Shape>) == {layout.box_bytes});"
+    yield f"static_assert(sizeof(Marks<Shape::num_loops>) == {layout.mark_bytes});"
+
+
+def _shape(
+    shuffle: CudaShuffle, op: Any, num_loops: int, sizes: PieceSizes, alike: AlikeEntries | None
+) -> Iterator[str]:
     fields = shuffle.leaving
     runs = [field.loops for field in fields]
     traits = {
         "compact": False,
         "ragged": shuffle.ragged,
-        "looks_up": op.looks_up(),
+        "looks_up": op is None or op.looks_up(),
         "comes_back": shuffle.combine is not None,
-        "disjoint": bool(op.read("disjoint")),
+        "disjoint": op is None or bool(op.read("disjoint")),
+        "every_rank": shuffle.every_rank,
     }
-    constants = {
+    constants: dict[str, int | None] = {
         "num_fields": len(fields),
         "fanout": shuffle.fanout,
         "num_keys": 0,
@@ -114,9 +142,13 @@ def _shape(shuffle: CudaShuffle, op: Any, num_loops: int, sizes: PieceSizes) -> 
         "num_strides": num_strides(fields),
         "tile_bytes": sizes.tile_bytes or 0,
     }
+    if alike is not None:
+        constants |= {"entry_group": sizes.entry_group, "entry_points": alike.points}
     yield "struct Shape {"
     for name, holds in traits.items():
         yield f"  static constexpr bool {name} = {str(holds).lower()};"
+    if alike is not None and shuffle.combine == "sum":
+        yield f"  using Element = {REDUCED[fields[0].dtype]};"
     for name, value in constants.items():
         yield f"  static constexpr int {name} = {value};"
     bytes_of = [ITEM_BYTES[field.dtype] for field in fields]
@@ -150,6 +182,14 @@ def _shape(shuffle: CudaShuffle, op: Any, num_loops: int, sizes: PieceSizes) -> 
     yield "  __device__ static i64 run_stride(int field, int loop, const i64* strides) {"
     yield f"    return {choose(strides)};"
     yield "  }"
+    if alike is not None:
+        for name, of_loops in (
+            ("entry_count", alike.counts),
+            ("entry_src_step", alike.src_steps),
+            ("entry_slot_step", alike.slot_steps),
+        ):
+            body = f"return {_nth(list(of_loops))};"
+            yield f"  __device__ static constexpr i64 {name}(int loop) {{ {body} }}"
     yield "};"
 
 
@@ -167,6 +207,9 @@ def _nth(values: list[Any]) -> str:
 
 
 def _relation(module: Any, shuffle: CudaShuffle, op: Any, pieces: list[Piece]) -> Iterator[str]:
+    if op is None:
+        yield from row_relation(module, shuffle)
+        return
     _, points, _ = fused_relation(module)
     names, outer = points.read("indices"), op.read("outer")
     domain = terminator(points, 0, Domain)
@@ -219,7 +262,7 @@ def _members(region: Region[str], piece: Piece) -> Iterator[tuple[str, str]]:
 
 def moving_loop(piece: Any) -> int | None:
     """The loop of a piece that moves the rank."""
-    found = [i for i, step in enumerate(piece.rank_steps) if _number(step) != 0]
+    found = [i for i, step in enumerate(piece.rank_steps) if number(step) != 0]
     return found[0] if found else None
 
 
@@ -254,8 +297,3 @@ def _function(text: CudaText, head: str, returned: str) -> Iterator[str]:
     yield from text.declarations(returned)
     yield f"    return {returned};"
     yield "  }"
-
-
-def _number(value: Any) -> int | None:
-    owner = getattr(value.owner, "opview", None)
-    return ir.IntegerAttr(owner.value).value if isinstance(owner, arith.ConstantOp) else None

@@ -161,6 +161,9 @@ class CudaText(RaggedLanguage[str]):
     def select(self, condition: str, then: str, otherwise: str) -> str:
         return self.made(f"{condition} ? {then} : {otherwise}", binds=False)
 
+    def bound(self, predicate: str, lhs: str, rhs: str) -> str:
+        return self.made(f"{'min' if predicate == 'slt' else 'max'}({lhs}, {rhs})")
+
     def extent(self, name: str) -> str:
         if name not in self.shuffle.extents:
             return BUILTIN_EXTENTS[name]

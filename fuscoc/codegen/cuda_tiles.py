@@ -18,10 +18,12 @@ VECTORS_IN_FLIGHT = 4
 COPIED_BYTES, MAX_COPIED_ROWS = 8192, 256  # that a warp of a combine copies at once, at most
 COPY_WARPS, WORDS_IN_FLIGHT = 24, 8  # 80 registers a thread, of these words 32
 PLACE_BYTES = 8  # says where a row lies that is copied, in shared memory
-TILES_LISTED, SLOT_BYTES = 2, 4  # of sorted rows whose slots a CTA lists at once, to send them back
+TILES_LISTED, SLOT_BYTES = 4, 4  # of rows whose slots a CTA's two teams list at once, to send them
 ROWS_IN_FLIGHT = 4  # parts of rows that a CTA has buffers for, at least
 MAX_DISPATCH_WARPS = 24
 SORTED_BYTES, SORTED_ROWS = 65536, (4096, 2048, 1024, 512)  # of a tile, at most; that it may have
+RUN_WORDS = 4  # that say what there is of a run, in shared memory
+MOVED_ROWS = 256  # of a tile of longer ones, at most: work is dealt out by them on the way back
 RUN_BYTES = 128  # of a key's rows in a tile, on average, at least: a line
 MAX_SORTED_KEYS = 128  # 64 registers a thread
 SCATTERING_WARPS = 4  # of a CTA, at least: while some rows are loaded, others are stored
@@ -57,11 +59,13 @@ class WordSizes:
 @dataclass(frozen=True)
 class PieceSizes:
     """Sizes of kernels that move pieces: CTAs of ``dispatch_warps`` or ``combine_warps`` warps,
-    each with ``tile_bytes`` of shared memory, if any."""
+    each with ``tile_bytes`` of shared memory, if any. With an ``entry_group`` entries are short and
+    alike, and a warp takes so many at once, without tiles."""
 
     dispatch_warps: int
     combine_warps: int
     tile_bytes: int | None
+    entry_group: int | None
     words: tuple[WordSizes, ...]
 
 
@@ -107,14 +111,14 @@ class CudaSizes:
     combine_rows: int
 
 
-def choose_piece_sizes(shuffle: CudaShuffle) -> PieceSizes:
+def choose_piece_sizes(shuffle: CudaShuffle, entry_group: int | None) -> PieceSizes:
     """Words that divide runs, and as many warps as have registers for their lines in flight, which
     cover the latency of HBM and NVLink. Where words are narrow, runs may be short, and go by
     way of tiles in shared memory: as many warps as leave each one a tile of some KB."""
     words = tuple(WordSizes(field.name, unit_bytes(field)) for field in shuffle.leaving)
-    if all(each.word_bytes == 16 for each in words):
-        return PieceSizes(*PIECE_WARPS, None, words)
-    return PieceSizes(TILE_WARPS, TILE_WARPS, TILE_BYTES, words)
+    if entry_group is not None or all(each.word_bytes == LINE_BYTES for each in words):
+        return PieceSizes(*PIECE_WARPS, None, entry_group, words)
+    return PieceSizes(TILE_WARPS, TILE_WARPS, TILE_BYTES, entry_group, words)
 
 
 def part_bytes(field: CudaField, num_passes: int) -> int:
@@ -140,11 +144,31 @@ def sorting_bytes(rows: int, row: int, num_keys: int, in_runs: int) -> int:
     That is a tile as it comes and two sorted ones, whose runs begin anywhere in a line; or two
     tiles as they come, and the code and number of a row.
     """
-    planner = planner_bytes(num_keys) + 4 * num_keys + 4 * BULK_LINE
+    planner = planner_bytes(num_keys) + RUN_WORDS * 4 * num_keys
     if not in_runs:
-        return planner + 4 * num_keys + (6 + 2 * row) * rows
+        return planner + 2 * BULK_LINE + (6 + 2 * row) * rows
     ends = -(-2 * (BULK_LINE - BULK_WORD) * num_keys // BULK_LINE) * BULK_LINE
-    return planner + 3 * row * rows + in_runs * (4 * num_keys + 2 * ends)
+    planner += (
+        4 * (2 * in_runs - 1) * num_keys
+    )  # where runs of further fields begin, and what waits
+    return -(-planner // BULK_LINE) * BULK_LINE + BULK_LINE + 3 * row * rows + 2 * in_runs * ends
+
+
+def moving_bytes(num_keys: int, buffers: int) -> int:
+    """Dynamic shared memory to plan and move rows one by one, ``buffers`` bytes of it for rows, at
+    least the headers' ``SortRowsShared``: by tile and key a place, a barrier a warp."""
+    tables = planner_bytes(num_keys) + (RUN_WORDS * 4 + PLAN_THREADS // WARP * 2) * num_keys
+    return -(-tables // BULK_LINE) * BULK_LINE + 3 * BULK_LINE + buffers
+
+
+def planning_bytes(
+    arch: str, words: Sequence[int], row: int, num_keys: int, rows: int, buffers: int
+) -> int:
+    """Dynamic shared memory of a CTA that plans tiles of ``rows`` rows of ``row`` bytes, whose
+    fields have ``words`` of so many bytes, and moves them: through ``buffers`` bytes, or sorted."""
+    if buffers:
+        return moving_bytes(num_keys, buffers)
+    return sorting_bytes(rows, row, num_keys, fields_in_runs(arch, words))
 
 
 @dataclass(frozen=True)
@@ -209,16 +233,21 @@ def scattered_layout(shuffle: CudaShuffle, target: CudaTarget) -> BufferLayout |
 
 
 def sorted_rows(shuffle: CudaShuffle, target: CudaTarget) -> int:
-    """Rows that a CTA sorts by key at once; 1 if it takes them as they come.
+    """Rows of a tile whose slots a CTA finds at once; 1 if another kernel plans.
 
-    Rows shorter than a line are sorted if they have one destination each and arrive as they leave,
-    and if a tile has lines of most keys.
+    They have one destination each and arrive as they leave. Rows shorter than a line are sorted by
+    key, if a tile has lines of most keys; longer ones are moved one by one, by lanes.
     """
     row = sum(map(row_bytes, shuffle.fields))
     if shuffle.num_keys > MAX_SORTED_KEYS or shuffle.source_fields:
         return 1
-    if row >= BULK_LINE or shuffle.fanout > 1 or shuffle.compact or shuffle.is_placed:
+    if shuffle.fanout > 1 or shuffle.compact or shuffle.is_placed:
         return 1
+    if row >= BULK_LINE:
+        moves = moving_warps(shuffle, target) >= SCATTERING_WARPS
+        return (
+            min(MOVED_ROWS, max(WARP, 1 << (SORTED_BYTES // row).bit_length() - 1)) if moves else 1
+        )
     in_runs = fields_in_runs(target.arch, list(map(unit_bytes, shuffle.fields)))
     fits = (
         rows
@@ -227,6 +256,15 @@ def sorted_rows(shuffle: CudaShuffle, target: CudaTarget) -> int:
         and sorting_bytes(rows, row, shuffle.num_keys, in_runs) <= target.room
     )
     return next(fits, 1)
+
+
+def moving_warps(shuffle: CudaShuffle, target: CudaTarget) -> int:
+    """Warps of a CTA that also plans which have a buffer for a row a lane; 0 if lanes cannot."""
+    layout = scattered_layout(shuffle, target)
+    if layout is None:
+        return 0
+    room = target.room - moving_bytes(shuffle.num_keys, 0)
+    return min(MAX_DISPATCH_WARPS, room // (WARP * layout.nbytes))
 
 
 def num_passes(
@@ -280,13 +318,14 @@ def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
     """Sizes for the row: enough rows in flight to cover the latency of HBM and NVLink."""
     passes = num_passes(shuffle.fields, shuffle.leaving, shuffle.casts, target)
     in_tile = sorted_rows(shuffle, target)
-    scattered = scattered_layout(shuffle, target) if in_tile == 1 else None
+    is_short = in_tile > 1 and sum(map(row_bytes, shuffle.fields)) < BULK_LINE
+    scattered = None if is_short else scattered_layout(shuffle, target)
     rows = 1 if scattered is None else WARP
     layout = scattered or buffer_layout(shuffle.fields, shuffle.leaving, shuffle.casts, passes)
     arriving, leaving = field_sizes(shuffle, layout, passes)
     warps = min(MAX_DISPATCH_WARPS, target.room // (rows * layout.nbytes))
     if in_tile > 1:
-        warps = PLAN_THREADS // WARP
+        warps = PLAN_THREADS // WARP if is_short else moving_warps(shuffle, target)
     vectors = [row_bytes(field) // unit_bytes(field) for field in shuffle.leaving]
 
     def preference(size: tuple[int, int]) -> tuple[int, int, int]:

@@ -80,8 +80,9 @@ class CudaShuffle:
     something else, by ``casts`` or from scattered runs, ``source_fields`` leave. With ``compact`` a
     segment has one row on a rank, and slots refer to rows. With ``given_slots`` the relation says
     the slot of every point and nothing is counted: there are no keys. With ``ragged`` extents vary
-    with the outermost index, as inputs say. ``in_order``: segment i lies behind segment i - 1, so
-    that nothing needs to be stored to find it.
+    with the outermost index, as inputs say. Segments that go to ``every_rank`` have ``fanout``
+    points for each. ``in_order``: segment i lies behind segment i - 1, so that nothing needs to be
+    stored to find it.
     """
 
     name: str
@@ -98,6 +99,7 @@ class CudaShuffle:
     compact: bool = False
     given_slots: bool = False
     ragged: bool = False
+    every_rank: bool = False
     in_order: bool = True
     padding: str = "fewest"
 

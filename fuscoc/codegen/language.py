@@ -35,6 +35,10 @@ class Language(ABC, Generic[Value]):
     @abstractmethod
     def select(self, condition: Value, then: Value, otherwise: Value) -> Value: ...
 
+    def bound(self, predicate: str, lhs: Value, rhs: Value) -> Value:
+        """That of two values of which the predicate holds: the least, or the most."""
+        return self.select(self.compare(predicate, lhs, rhs), lhs, rhs)
+
     @abstractmethod
     def extent(self, name: str) -> Value: ...
 

@@ -57,6 +57,7 @@ def node_shuffle(module: Any) -> CudaShuffle:
         compact=bool(assigns) and assigns[0].read("compact"),
         given_slots=not assigns,
         ragged=bool(points.read("ragged")),
+        every_rank=bool(points.read("every_rank")),
         padding=assigns[0].read("padding") if assigns else DEFAULT_PADDING,
         in_order=_is_in_order(points, ops_of(copy, LoadField)[0]),
     )

@@ -142,9 +142,7 @@ class Region(Generic[Value]):
             case arith.ConstantOp():
                 return language.constant(ir.IntegerAttr(op.value).value)
             case arith.MinSIOp() | arith.MaxSIOp():
-                lhs, rhs = operands
-                predicate = "slt" if isinstance(op, arith.MinSIOp) else "sge"
-                return language.select(language.compare(predicate, lhs, rhs), lhs, rhs)
+                return language.bound("slt" if isinstance(op, arith.MinSIOp) else "sge", *operands)
         return language.arithmetic(op.operation.name.removeprefix("arith."), *operands)
 
     def _inside(self, result: Any, value: Value, limit: Value) -> Value:

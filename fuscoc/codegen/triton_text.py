@@ -23,6 +23,9 @@ class TritonText(CudaText):
         symbol = {"divsi": "//", "andi": "&", "ori": "|"}.get(op) or SYMBOLS[op]
         return self.made(f"{lhs} {symbol} {rhs}", binds=False)
 
+    def bound(self, predicate: str, lhs: str, rhs: str) -> str:
+        return self.select(self.compare(predicate, lhs, rhs), lhs, rhs)
+
     def select(self, condition: str, then: str, otherwise: str) -> str:
         return self.made(f"tl.where({condition}, {then}, {otherwise})")
 

@@ -12,6 +12,7 @@ from fuscoc.codegen.cuda_tiles import (
     BULK_WORD,
     LINE_BYTES,
     MAX_TEAMS,
+    MOVED_ROWS,
     PIECE_ARCH,
     PIECE_STATIC_SHARED,
     PLACE_BYTES,
@@ -20,8 +21,7 @@ from fuscoc.codegen.cuda_tiles import (
     TARGETS,
     WARP,
     bulk_room,
-    fields_in_runs,
-    sorting_bytes,
+    planning_bytes,
 )
 from fuscoc.codegen.cuda_types import num_columns
 from fuscoc.codegen.triton_tiles import WORDS
@@ -34,6 +34,7 @@ from fuscoc.dialect.fused import (
     NodeAssign,
     NodeCopy,
     NodeCount,
+    NodeGiven,
     NodePieces,
     NodePoints,
     NodeReduce,
@@ -60,7 +61,7 @@ class CudaTile(Op, name="cuda_tile"):
     ``buffer_bytes``, one or one a lane, move rows in ``num_passes`` parts. A field is moved in
     words of ``word_bytes``, a part of it is ``part_bytes`` at ``buffer_at`` of the buffer;
     ``leaving`` says so of rows in the source, where these are others than ``arriving`` ones.
-    Short rows a CTA may take ``sorted_rows`` at once, in the order of their keys.
+    A CTA may plan, too, ``sorted_rows`` at once; short ones it moves in the order of their keys.
     Combine: CTAs of ``teams`` teams of ``team_warps`` warps; a thread keeps ``team_vectors``
     vectors of the result and loads those of ``team_batch`` rows at once. Where rows are copied, a
     team may be a warp that takes ``combine_rows`` at once, ``team_batch`` words a thread.
@@ -121,7 +122,8 @@ class CudaTile(Op, name="cuda_tile"):
 class CudaPieceTile(Op, name="cuda_piece_tile"):
     """CUDA kernels that move pieces, for all GPUs: CTAs of ``dispatch_warps`` and of
     ``combine_warps`` warps, which read fields in ``words``. Where these are narrow, a warp has
-    ``tile_bytes`` of shared memory, by way of which it transposes short runs.
+    ``tile_bytes`` of shared memory, by way of which it transposes short runs. Of short entries that
+    are alike, or rows that are given slots, it takes ``entry_group`` at once.
 
     ``"fsc.cuda_piece_tile"() {combine_warps = 24 : i64, dispatch_warps = 28 : i64, words = [{field
     = "x", word_bytes = 16 : i64}]} : () -> ()``
@@ -131,13 +133,15 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
         dispatch_warps=Integer(1),
         combine_warps=Integer(1),
         tile_bytes=Integer(BUFFER_ALIGN, optional=True),
+        entry_group=Integer(1, optional=True),
         words=Array(Record({"field": Text(), "word_bytes": Unit(1)})),
     )
 
     @classmethod
     def check(cls, op):
         loads, _ = _rows(op)
-        if not ops_of(op.operation.parent, NodePieces):
+        group = op.read("entry_group")
+        if not ops_of(op.operation.parent, NodePieces, *([NodeGiven] if group else [])):
             raise VerifyError("must stand beside a fsc.node_pieces")
         warps = max(op.read("dispatch_warps"), op.read("combine_warps"))
         if warps > MAX_WARPS:
@@ -145,9 +149,10 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
         _check_fields(op.read("words"), "words", _row_bytes(loads))
         _check_words(op.read("words"), "word_bytes", loads)
         narrow = any(each["word_bytes"] < LINE_BYTES for each in op.read("words"))
+        narrow &= group is None
         tile_bytes = op.read("tile_bytes")
         if narrow != (tile_bytes is not None):
-            raise VerifyError("needs 'tile_bytes' exactly where words are narrow")
+            raise VerifyError("needs 'tile_bytes' exactly where words of boxes are narrow")
         if tile_bytes is not None and tile_bytes % BUFFER_ALIGN:
             raise VerifyError(f"needs tiles of a multiple of {BUFFER_ALIGN} bytes")
         (target,) = (each for each in TARGETS if each.arch == PIECE_ARCH)
@@ -340,14 +345,20 @@ def _check_sorted(op, arrived):
     (points,), assigns = ops_of(node, NodePoints), ops_of(node, NodeAssign)
     if points.read("fanout") > 1 or not assigns or assigns[0].read("compact"):
         raise VerifyError("must not sort rows but of one slot each, which it is assigned")
-    if op.read("leaving") or op.read("num_passes") > 1 or op.read("dispatch_rows") > 1:
+    if op.read("leaving") or op.read("num_passes") > 1:
         raise VerifyError("must sort whole rows, as they arrive")
-    if op.read("dispatch_warps") * WARP != PLAN_THREADS or rows not in SORTED_ROWS:
-        raise VerifyError(f"must sort a tile of {SORTED_ROWS} rows by {PLAN_THREADS} threads")
     (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
+    row = sum(size for *_, size in arrived)
     num_keys = ops_of(node, NodeCount)[0].follow("placement").read("num_keys")
-    in_runs = fields_in_runs(target.arch, [each["word_bytes"] for each in op.read("arriving")])
-    needed = sorting_bytes(rows, sum(size for *_, size in arrived), num_keys, in_runs)
+    buffers = 0
+    if op.read("dispatch_rows") > 1:
+        if rows % WARP or rows > MOVED_ROWS:
+            raise VerifyError(f"must plan whole warps of rows, {MOVED_ROWS} at most")
+        buffers = op.read("dispatch_warps") * op.read("dispatch_rows") * op.read("buffer_bytes")
+    elif op.read("dispatch_warps") * WARP != PLAN_THREADS or rows not in SORTED_ROWS:
+        raise VerifyError(f"must sort a tile of {SORTED_ROWS} rows by {PLAN_THREADS} threads")
+    words = [each["word_bytes"] for each in op.read("arriving")]
+    needed = planning_bytes(target.arch, words, row, num_keys, rows, buffers)
     if needed > target.room:
         raise VerifyError(f"needs {needed} bytes of shared memory, and has {target.room}")
 

@@ -12,6 +12,7 @@ from fuscoc.codegen.cuda_tiles import (
     LINES_IN_FLIGHT,
     MAX_COPIED_ROWS,
     MAX_DISPATCH_WARPS,
+    MOVED_ROWS,
     PLACE_BYTES,
     PLAN_THREADS,
     ROWS_IN_FLIGHT,
@@ -63,9 +64,17 @@ def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str
         legs = ("dispatch_warps", "combine_warps")[: 1 + combines]
         of_warp = WARP * LINES_IN_FLIGHT * LINE_BYTES
         why = f"{LINES_IN_FLIGHT} lines of {LINE_BYTES} B in flight a lane"
-        return {leg: f"{why}, {tile[leg] * of_warp:,} B an SM" for leg in legs}
-    room = variant.shared_bytes - STATIC_SHARED
-    fits = f"fit into the {room:,} B that a CTA has"
+        found = {leg: f"{why}, {tile[leg] * of_warp:,} B an SM" for leg in legs}
+        if "entry_group" in tile:
+            found["entry_group"] = "entries that a warp takes at once, one a lane: short, all alike"
+        return found
+    room, beside = variant.shared_bytes - STATIC_SHARED, ""
+    moves = tile["sorted_rows"] > 1 and tile["dispatch_rows"] > 1
+    if moves:
+        (launch,) = (each for name, each in variant.launches.items() if name.endswith("_dispatch"))
+        buffers = tile["dispatch_warps"] * tile["dispatch_rows"] * tile["buffer_bytes"]
+        room, beside = room - (launch.shared_bytes - buffers), " beside what it plans in"
+    fits = f"fit into the {room:,} B that a CTA has{beside}"
     found = {
         "num_passes": f"the fewest parts of a row of {row_bytes:,} B of which {ROWS_IN_FLIGHT} "
         f"{fits}",
@@ -74,7 +83,12 @@ def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str
         f"warp as {fits}, "
         f"at most {MAX_DISPATCH_WARPS}",
     }
-    if tile["sorted_rows"] > 1:
+    if moves:
+        found["sorted_rows"] = (
+            f"a CTA plans, too, and tells so many rows of {row_bytes:,} B at once, as they lie by "
+            f"key: {SORTED_BYTES:,} B or {MOVED_ROWS} rows at most"
+        )
+    elif tile["sorted_rows"] > 1:
         found = {
             "sorted_rows": f"a CTA sorts so many rows of {row_bytes:,} B by key, "
             f"{SORTED_BYTES:,} B at most; two times as many {fits}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from fuscoc.codegen.cuda_entries import alike_entries, entry_group
 from fuscoc.codegen.cuda_tiles import TARGETS, choose_piece_sizes, choose_sizes
 from fuscoc.codegen.node_shuffle import node_shuffle
 from fuscoc.codegen.triton_tiles import choose_triton_piece_sizes, choose_triton_sizes
@@ -21,8 +22,10 @@ def run(module: Any) -> None:
         del node.attributes["printers"]
         shuffle, pieces = node_shuffle(module), ops_of(node, NodePieces)
         with ir.InsertionPoint(node.body.blocks[0]), node.location:
-            if "cuda" in printers and pieces:
-                CudaPieceTile.build(**asdict(choose_piece_sizes(shuffle)))
+            alike = alike_entries(node, shuffle) if "cuda" in printers else None
+            if "cuda" in printers and (pieces or alike):
+                group = None if alike is None else entry_group(alike, shuffle)
+                CudaPieceTile.build(**asdict(choose_piece_sizes(shuffle, group)))
             elif "cuda" in printers:
                 for target in TARGETS:
                     CudaTile.build(arch=target.arch, **asdict(choose_sizes(shuffle, target)))

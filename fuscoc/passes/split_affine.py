@@ -35,13 +35,14 @@ def run(module: Any) -> None:
 
 
 def _keeps_rows(node: Any) -> bool:
-    """Whether rows arrive as they leave, and come back alone."""
+    """Whether rows arrive as they leave, each at one place, and come back alone."""
     (points,), (copy,) = ops_of(node, NodePoints), ops_of(node, NodeCopy)
     loads = ops_of(copy, LoadField)
     stored = [op.operands[0] for op in copy.rows.blocks[0] if not op.results]
     back = ops_of(node, NodeReduce)
     one = len(loads) == points.read("fanout") == 1
     alone = all(reduce.kind == "copy" and one for reduce in back)
+    alone &= not points.read("every_rank")
     return alone and stored == [load.value for load in loads]
 
 

@@ -63,7 +63,8 @@ def simulate(
 def memory(
     contender: Contender, counts: Counts, plan: NetworkPlan, cluster: Cluster
 ) -> dict[str, float]:
-    """Bytes of buffers on the rank that needs most. A packed target has its padding at most."""
+    """Bytes of buffers on the rank that needs most. A packed target has its padding at most; what
+    separate collectives send from and receive into is used again by the next of them."""
     program, pairs = contender.program, plan.assignment.pairs
     landed = counts.pairs if program.is_compact else counts.points
     rows = {
@@ -85,18 +86,39 @@ def memory(
     }
     if contender.rewrite.execution == "slabs" and cluster.nodes > 1:
         found["slabs"] = float(num_bytes(program, counts))
+    elif contender.rewrite.execution in ("staged", "hops"):
+        found |= _between_operators(contender, counts, plan)
     elif plan.num_rounds:
-        slices = plan.slices
-        slots = (
-            ring_slots(cost_model(contender, cluster))
-            if contender.rewrite.execution not in ("staged", "hops")
-            else 1
-        )
+        slices, slots = plan.slices, ring_slots(cost_model(contender, cluster))
         for ring, rank in (("slices", slices.sender), ("landing", slices.receiver)):
             key = rank * plan.num_rounds + slices.round
             largest = float(np.bincount(key, slices.rows).max(initial=0.0))
             found[ring] = slots * largest * row_bytes(program.buffers.get(ring, ()))
     return {name: size for name, size in found.items() if size}
+
+
+def _between_operators(contender: Contender, counts: Counts, plan: NetworkPlan) -> dict[str, float]:
+    """Bytes of whole hops, since nothing of one leaves before all of it is there: rows that
+    forwarders pass on, and, where rows are permuted, those that are packed and not yet placed."""
+    program, amounts = contender.program, ListAmounts(counts, plan, contender.program.is_compact)
+    size = {name: row_bytes(program.buffers.get(name, ())) for name in ("slices", "landing")}
+    size["target"] = row_bytes(program.buffers["target"])
+    received = plan.assignment.pairs.sum(axis=0) * (0 if plan.is_straight else size["landing"])
+    if contender.rewrite.execution == "hops":
+        return {"landing": float(received.max())}
+
+    def rows(name: str) -> Float64Array:
+        found = amounts.of(name)
+        return np.asarray(np.bincount(found.rank, found.entries, len(received)), np.float64)
+
+    packed = rows("direct") + rows("net_send")
+    if plan.assignment.hands_over:
+        packed += rows("carry")
+    packed *= size["slices"]
+    if not plan.is_straight:
+        packed = np.maximum(packed, rows("forward") * size["landing"])
+    arrived = counts.pairs.sum(axis=0) * size["target"]
+    return {"slices": float(packed.max()), "landing": float(np.maximum(received, arrived).max())}
 
 
 def _padding(contender: Contender, counts: Counts) -> int:

@@ -71,9 +71,12 @@ FUNCTIONS: dict[str, Callable[[int, int], int]] = {
     "cdiv": lambda lhs, rhs: -(-lhs // rhs),
 }
 CALL = "struct Call { const void* inputs[8]; i64 extents[8]; int rank, num_ranks; };"
-MACROS = (
-    "#define __host__\n#define __device__\n#define __forceinline__ inline\nusing i64 = long long;"
-)
+MACROS = """#include <algorithm>
+#define __host__
+#define __device__
+#define __forceinline__ inline
+using i64 = long long;
+using std::max, std::min;"""
 
 
 def expression(random: Random, depth: int) -> str:

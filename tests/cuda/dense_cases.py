@@ -49,6 +49,21 @@ SUMS = """shuffle sums {
   combine reverse reduce sum(w)
 }
 """
+# Entries of two indices, each of some ranges of slots, whose rows are whole words.
+ENTRIES = """shuffle entries {
+  index t : tokens
+  index h : 3
+  index i : 2
+  index j : 5
+  index p : places
+  segment item { x : f32[4] }
+  layout rows[t, h, i, j] of item
+  layout there[p] of item
+  route to(t, h) -> (rank, slot) = input places_of : int64[2]
+  dispatch rows[t, h, i, j] -> there[to(t, h).slot + i * 5 + j] on to(t, h).rank
+  combine reverse
+}
+"""
 # One place for all rows of a rank, which an input says and no index does.
 SHIFTED = """shuffle shifted {
   index t : tokens
@@ -253,6 +268,8 @@ CASES = {
     "vit_odd_patches": DenseCase("vit_patches", 7, {"p": 3, "c": 1}),
     "vit_patches_nchw": DenseCase("vit_patches_nchw", 9, {"p": 4}),
     "vit_unpack": DenseCase("vit_unpack", 9, {"p": 4, "rows": 3, "columns": 2}),
+    "vit_unpack_wide": DenseCase("vit_unpack", 90, {"p": 2, "c": 8, "rows": 2, "columns": 9}),
+    "entries": DenseCase(ENTRIES, 40),
     "kv_pages": _pages(),
     "kv_long_pages": _pages(layers=50, page=4, heads=4, width=64),
     # Runs of 20 bytes, and of 4096 above, that do not end where parts of a row do.
@@ -266,6 +283,9 @@ CASES = {
     "turned": DenseCase(TURNED),
     "uneven": DenseCase(UNEVEN),
     "reshard": DenseCase("reshard", constants={"rows": 37, "columns": 22, "high": 4, "wide": 3}),
+    "all_gather": DenseCase("all_gather", constants={"total": 50, "width": 40}),
+    "halo": DenseCase("halo", constants={"rows": 37, "reach": 3, "width": 12}),
+    "halo_long": DenseCase("halo", constants={"rows": 90, "reach": 40, "width": 700}),
     "packed_tiles": DenseCase(PACKED_TILES, 30),
     "packed_patches": DenseCase(PACKED_PATCHES, 9),
     "packed_turned": DenseCase(PACKED_TURNED, 40),

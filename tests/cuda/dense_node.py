@@ -80,7 +80,8 @@ class Dense:
         self.shuffle = self.artifact.shuffle(None)
         self.rank, self.num_ranks = dist.get_rank(), dist.get_world_size()
         num_points = max(len(self._points(r, each)) for d in data for r, each in enumerate(d))
-        most = num_points // self.shuffle.program.fanout + spare
+        self.points_each = self.shuffle.program.num_points_each(self.num_ranks)
+        most = num_points // self.points_each + spare
         layouts = [each for d in data for each in reference.route(self.shuffle, d)[1]]
         capacity = max(each.num_slots for each in layouts) + SPARE
         assert self.shuffle.cuda is not None
@@ -111,7 +112,8 @@ class Dense:
             {name: each.to(self.device) for name, each in data.source.items()},
             {name: each.to(self.device) for name, each in data.inputs.items()},
             {**data.extents, **builtin_extents(self.rank, self.num_ranks)},
-            len(self._points(self.rank, data)) // self.shuffle.program.fanout,
+            len(self._points(self.rank, data))
+            // self.shuffle.program.num_points_each(self.num_ranks),
             len(mine.written),
             tuple(in_bytes(each).to(self.device) for each in mine.fields.values()),
             mine.written.to(self.device),

@@ -238,6 +238,45 @@ def piece_mistakes(folder: Path, device: torch.device) -> list[str]:
     return mistakes(folder, device, "kv_long_pages")
 
 
+def entry_mistakes(folder: Path, device: torch.device) -> list[str]:
+    """The same of entries of ten points each, that keep no box."""
+    path, name, points, wrong = folder / "entries", "places_of", 10, []
+    data = ranks_of(path, CASES["entries"].tokens, range(1))
+    dense = Dense(path, data, device)
+    sender = data[0][0]
+    places = sender.inputs[name].flatten(0, 1)
+    live = (places != -1).all(1).nonzero().flatten()
+    first, second, third, fourth, fifth = live[:5].tolist()
+    kept, bad = places.clone(), places.clone()
+    kept[[first, second, third, fifth]] = -1
+    bad[first, 1], bad[second, 0], bad[third, 1] = dense.num_slots(0, sender), dense.num_ranks, -7
+    bad[fifth] = bad[fourth]  # either of them is moved: their rows are alike
+    source = {each: rows.clone() for each, rows in sender.source.items()}
+    for rows in source.values():
+        entries = rows.view(len(places), points, -1)
+        entries[fifth] = entries[fourth]
+    shape = sender.inputs[name].shape
+    right = replace(sender, source=source, inputs={name: kept.view(shape)})
+    batch = dense.batch([right, *data[0][1:]])
+    given = replace(batch, inputs={name: bad.view(shape).to(device)})
+    before = dense.troubles()
+    dense.wipe()
+    torch.cuda.synchronize()
+    dist.barrier()
+    handle = dense.dispatch(given if dense.rank == 0 else batch)
+    torch.cuda.synchronize()
+    if count := int(dense.wrong_rows(batch, handle)):
+        wrong.append(f"{count} rows beside mistakes")
+    wanted = {"DestinationError": 3 * points} if dense.rank == 0 else {}
+    if dense.rank == int(bad[fourth, 0]):
+        wanted["SlotClashError"] = points
+    if dense.errors(before) != wanted:
+        wrong.append(f"mistakes are told as {dense.errors(before)}, not {wanted}")
+    if dense.rank == 0 and int(handle.dropped) != 3 * points:
+        wrong.append(f"{int(handle.dropped)} points were dropped, not {3 * points}")
+    return wrong
+
+
 def ragged_mistakes(folder: Path, device: torch.device) -> list[str]:
     """More segments than there is room for, and sizes that are none."""
     path, wrong = folder / "vit_patches", []
@@ -330,6 +369,7 @@ def main() -> int:
         if not options.quick and not options.face:
             check("mistakes", lambda: mistakes(options.folder, device))
             check("mistakes of pieces", lambda: piece_mistakes(options.folder, device))
+            check("mistakes of entries", lambda: entry_mistakes(options.folder, device))
             check("ragged mistakes", lambda: ragged_mistakes(options.folder, device))
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} ranks: {'FAILED' if failed else 'all hold'}", flush=True)

@@ -41,6 +41,7 @@ COPIED = (
     Model(hidden=12, experts=13, topk=1, dtype="i32", placement="cyclic", align=1),
     Model(hidden=4, experts=64, topk=1, dtype="f32", align=1),
     Model(hidden=100, experts=64, topk=1, dtype="u8", extra=(("y", "i64", 3), ("z", "i32", 1))),
+    Model(hidden=52, experts=20, topk=1, dtype="i32", placement="expert_to_rank", align=1),
 )
 SORTED = (
     COPIED[3],
@@ -48,8 +49,9 @@ SORTED = (
     Model(hidden=25, experts=60, topk=1, dtype="f32", placement="expert_to_rank", align=8),
     Model(hidden=12, experts=8, topk=1, dtype="u8", extra=(("y", "i64", 3), ("z", "u8", 6))),
     Model(hidden=4, experts=30, topk=1, dtype="i32", extra=(("y", "i64", 4),), align=1),
+    Model(hidden=128, experts=9, topk=1, dtype="u8", extra=(("y", "i64", 6),), align=1),
 )
-"""Rows that a CTA sorts by key."""
+"""Rows that a CTA plans and moves, most of them sorted by key."""
 GUARDED = (
     Model(hidden=512, experts=8, topk=2),
     Model(hidden=512, experts=8, topk=1),

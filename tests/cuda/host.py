@@ -74,7 +74,8 @@ long long* emit(const fuscoc::Call& call, long long entry, long long* to) {
 }
 extern "C" long long destinations(const fuscoc::Call* call, long long* to) {
   long long* end = to;
-  const long long num_entries = Relation{*call}.num_entries();
+  const long long times = Shape::every_rank ? call->num_ranks : 1;
+  const long long num_entries = Relation{*call}.num_entries() * times;
   for (long long entry = 0; entry < num_entries; ++entry) end = emit<0>(*call, entry, end);
   return end - to;
 }

@@ -33,6 +33,8 @@ MODELS = (
     Model(hidden=28, experts=60, topk=1, dtype="i32", align=1),
     Model(hidden=8, experts=40, topk=1, dtype="u8", extra=(("y", "i64", 3),), align=1),
     Model(hidden=4, experts=30, topk=1, dtype="i32", extra=(("y", "i64", 4),), align=1),
+    Model(hidden=128, experts=64, topk=1, dtype="i32", placement="cyclic", align=1),
+    Model(hidden=52, experts=60, topk=1, dtype="i32", placement="expert_to_rank", align=8),
 )
 KINDS = ("uniform", "skewed", "single", "messy")
 SCHEDULES = (Schedule(), Schedule(num_sms=16), Schedule(num_sms=5, combine_group=32), Schedule())

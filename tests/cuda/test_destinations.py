@@ -104,7 +104,9 @@ def call_of(
     shuffle: ShuffleSpec, data: RankData, rank: int, points: list[Scope]
 ) -> tuple[Call, list[object]]:
     """The arguments of a call, and what must outlive it."""
-    call, kept = Call(rank=rank, num_ranks=NUM_RANKS), list[object]()
+    num_sources = len(points) // shuffle.program.num_points_each(NUM_RANKS)
+    call = Call(rank=rank, num_ranks=NUM_RANKS, num_sources=num_sources)
+    kept = list[object]()
     for number, name in enumerate(shuffle.program.inputs):
         tensor = data.inputs[name].contiguous()
         kept.append(tensor)

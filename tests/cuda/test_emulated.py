@@ -34,6 +34,11 @@ Compiled = Callable[..., Path]
         ("vit_odd_patches", 2, 80),
         ("vit_patches_nchw", 2, 90),
         ("vit_unpack", 2, 80),
+        pytest.param("vit_unpack_wide", 2, 90, marks=pytest.mark.nightly),
+        ("entries", 3, 90),
+        ("all_gather", 3, 90),
+        ("halo", 3, 80),
+        pytest.param("halo_long", 2, 90, marks=pytest.mark.nightly),
         ("kv_pages", 1, 90),
         pytest.param("kv_long_pages", 2, 90, marks=pytest.mark.nightly),
         pytest.param("kv_short_runs", 2, 90, marks=pytest.mark.nightly),
@@ -103,6 +108,7 @@ def test_inputs_change(dense: Compiled) -> None:
     [
         (dense_run.mistakes, "kv_pages"),
         (dense_run.piece_mistakes, "kv_long_pages"),
+        (dense_run.entry_mistakes, "entries"),
         (dense_run.ragged_mistakes, "vit_patches"),
     ],
 )

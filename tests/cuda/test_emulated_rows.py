@@ -16,6 +16,7 @@ from tests.cuda.emulation.ranks import emulated_ranks
 HOST = torch.device("cpu")
 LINES = Model(hidden=256, experts=8, topk=1, align=1)
 SHORT = Model(hidden=4, experts=13, topk=1, dtype="f32", placement="cyclic", align=1)
+MANY = Model(hidden=72, experts=140, topk=1, placement="cyclic", align=1)
 FIELDS = Model(
     hidden=72, experts=60, topk=1, extra=(("scales", "f32", 4),), placement="expert_to_rank"
 )
@@ -26,6 +27,7 @@ FIELDS = Model(
     [
         (SHORT, 2),
         (FIELDS, 3),
+        (MANY, 2),
         pytest.param(LINES, 1, marks=pytest.mark.nightly),
         pytest.param(LINES, 4, marks=pytest.mark.nightly),
     ],
@@ -49,6 +51,7 @@ def test_calls(model: Model, num_ranks: int) -> None:
     [
         (3, 9000, 2),
         (4, edges.TOKENS, 2),
+        (5, 5000, 2),
         *(
             pytest.param(number, most, num_ranks, marks=pytest.mark.nightly)
             for number in range(len(edges.COPIED))
@@ -69,6 +72,7 @@ def test_copies(number: int, most: int, num_ranks: int) -> None:
         (2, 3, 80),
         (3, 2, 90),
         (4, 2, 90),
+        (5, 2, 90),
         *(
             pytest.param(number, num_ranks, 90, marks=pytest.mark.nightly)
             for number in range(len(edges.SORTED))

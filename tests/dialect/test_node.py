@@ -393,7 +393,7 @@ PIECE_TILES = [
         "needs 171520 bytes of shared memory, and has 166912",
     ),
     ("tile_bytes = 7680", "tile_bytes = 7600", "needs tiles of a multiple of 128 bytes"),
-    ("tile_bytes = 7680 : i64, ", "", "needs 'tile_bytes' exactly where words are narrow"),
+    ("tile_bytes = 7680 : i64, ", "", "needs 'tile_bytes' exactly where words of boxes are narrow"),
     ('field = "pixels", word_bytes', 'field = "other", word_bytes', "needs the fields of a row"),
     ('field = "pixels", lines', 'field = "other", lines', "needs the fields of a row in 'fields'"),
     ("copy_warps = 4", "copy_warps = 3", "needs a power of two for 'copy_warps', not 3"),

@@ -150,7 +150,8 @@ ROWS: dict[str, dict[str, str]] = {
         "up to 32": spec(fan=32),
         "34": objected("fans_out_far"),
         "more than 1024": objected("fans_out_very_far"),
-        "every rank": example("all_gather"),
+        "every rank, of rows": example("all_gather"),
+        "every rank, to keys": objected("goes_everywhere_unlike_rows"),
     },
     "Fields": {
         "8": spec(fields=", ".join(f"f{i} : i8" for i in range(8))),

@@ -12,6 +12,9 @@ import triton.experimental.gluon
 import triton.language  # noqa: F401
 from triton.runtime.interpreter import InterpretedFunction
 
+import fuscoc.artifact
+import fuscoc.driver
+import fuscoc.pipeline  # noqa: F401
 import fuscoc_runtime.deep_ep
 import fuscoc_runtime.demo.rank
 import fuscoc_runtime.face.shuffle  # noqa: F401

@@ -240,9 +240,6 @@ def test_tiles_fill_what_they_say(name: str) -> None:
     """Numbers that are printed as the reason for others are their reason."""
     shuffle = example(name)
     found = list(tiles.sizes(shuffle))
-    if shuffle.program.every_rank:  # of which kernels inside one node know nothing
-        assert not found
-        return
     computes = any(cast.normalise is not None for cast in shuffle.declared.casts)
     if shuffle.reply is not None or computes:
         assert {size.kernels for size in found} == {"Triton"}
@@ -250,10 +247,10 @@ def test_tiles_fill_what_they_say(name: str) -> None:
     assert shuffle.cuda is not None
     if shuffle.cuda.pieces is not None:
         legs = [size for size in found if size.kernels == "CUDA, sm_80"]
-        assert [size.name for size in legs] == ["dispatch_warps", "combine_warps"][
-            : 1 + (shuffle.program.combine is not None)
-        ]
-        for warps in legs:
+        names = ["dispatch_warps", "combine_warps"][: 1 + (shuffle.program.combine is not None)]
+        entries = bool(shuffle.cuda.pieces.entry_points)
+        assert [size.name for size in legs] == names + ["entry_group"] * entries
+        for warps in legs[: len(names)]:
             lines, line_bytes, in_flight = in_figures(warps.why)
             assert in_flight == warps.value * 32 * lines * line_bytes
         return

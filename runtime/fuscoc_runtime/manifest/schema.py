@@ -45,7 +45,8 @@ class PiecesSpec:
     """What kernels keep where slots follow from pieces: an entry has ``per_entry`` of them, each
     with a box of ``box_bytes`` for every field and marks of ``mark_bytes``. There is one entry, or
     one for all values of the ``outer`` indices that inputs are looked up by. Rows of the first
-    field are copied in lines, ``line_parts`` of them at most for 16 bytes.
+    field are copied in lines, ``line_parts`` of them at most for 16 bytes. Entries that all have
+    ``entry_points``, if that is not 0, have a word of ``box_bytes`` instead.
     """
 
     per_entry: int
@@ -53,6 +54,7 @@ class PiecesSpec:
     mark_bytes: int
     line_parts: int
     outer: int
+    entry_points: int = 0
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks import moe_cases
 from fuscoc_runtime.comm.requests import Window
-from fuscoc_runtime.engine.node import nvlink
+from fuscoc_runtime.engine.node import cuda, nvlink
 from tests.cuda import checks, dense_node, dense_run, edges, node_run, short_run
 from tests.cuda.emulation.library import emulated
 
@@ -173,7 +173,7 @@ def emulated_ranks(num_ranks: int, arch: int = 90) -> Iterator[World]:
         for target, changes in (
             (nvlink, {"node_allocator": _window_allocator, "load_kernels": load, "dist": world}),
             (nvlink, {"cubin": lambda text, arch: text.encode(), "set_words": set_words}),
-            (dense_node, {"dist": world}),
+            *((each, {"dist": world}) for each in (cuda, dense_node)),
             (dense_run, {"dist": world}),
             *((each, {"dist": world}) for each in (checks, edges, moe_cases, node_run, short_run)),
             (dense, {name: waiting(getattr(dense, name)) for name in ("wrong_rows", "troubles")}),

@@ -39,6 +39,8 @@ class Call(ctypes.Structure):
         ("cta_counts", ctypes.c_uint64),
         ("codes", ctypes.c_uint64),
         ("point_rows", ctypes.c_uint64),
+        ("keys", ctypes.c_uint64),
+        ("slots", ctypes.c_uint64),
         ("places", ctypes.c_uint64),
         ("boxes_forth", ctypes.c_uint64),
         ("boxes_back", ctypes.c_uint64),

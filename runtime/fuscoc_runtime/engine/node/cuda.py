@@ -47,6 +47,9 @@ def new_node(
     schedule: Schedule | None = None,
 ) -> CudaNode:
     """The kernels of a program among the ranks of ``group``; collective."""
+    if program.every_rank and group is not None:
+        num_ranks = dist.get_world_size(group)
+        program = replace(program, fanout=program.fanout * num_ranks, every_rank=False)
     kind = CudaNode if program.pieces is None else PiecesNode
     return kind(program, limits, group, device, schedule)
 
@@ -77,6 +80,7 @@ def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant)
         num_strides=len(program.relation.addresses) - 1,  # beside the first cell
         pieces=shuffle.cuda.pieces,
         ragged=program.relation.extents_kernel is not None,
+        every_rank=program.every_rank,
         cubins={
             cubin.arch: artifact.code[cubin.file]
             for cubin in variant.cubins

@@ -185,12 +185,16 @@ class CudaNode:
         program, limits = self.program, self.limits
         num_words = limits.max_sources * (1 + program.num_strides) * program.places_results
         num_points = limits.max_sources * program.fanout * program.compact
+        num_keyed = limits.max_sources * program.sorts
+        num_moved = num_keyed * program.scatters
         return {
             "places": [
                 torch.empty(num_words, dtype=torch.int64, device=device)
                 for _ in range(limits.num_entries)
             ],
             "point_rows": [torch.empty(num_points, dtype=torch.int32, device=device)],
+            "keys": [torch.empty(num_keyed, dtype=torch.uint8, device=device)],
+            "slots": [torch.empty(num_moved, dtype=torch.int32, device=device)],
         }
 
     @property

@@ -29,17 +29,22 @@ of a rank."""
 CTA_BYTES = 32 << 10
 """Bytes of a small call for every CTA: more CTAs take longer to start and to meet."""
 
+PLAN_THREADS = 512
+"""That look at an entry each, where kernels keep no boxes."""
+
 BOX_PADDING = 256
 """Bytes of staging memory for every box and rank, beside the rows."""
 
 
 def most_entries(pieces: PiecesSpec, limits: Limits, fanout: int, *, is_ragged: bool) -> int:
-    """For whose boxes there is memory. What inputs say may be of every point, and a segment has
-    ``fanout`` of these."""
+    """For whose boxes there is memory. What inputs say may be of every point, if not of
+    ``entry_points``, and a segment has ``fanout`` of these."""
     if not pieces.outer:
         return 1
     most = max(limits.max_sources, 1)
-    return min(most, MAX_RAGGED_ENTRIES) if is_ragged else most * fanout
+    if is_ragged:
+        return min(most, MAX_RAGGED_ENTRIES)
+    return -(-most * fanout // max(pieces.entry_points, 1))
 
 
 class PiecesNode(CudaNode):
@@ -81,12 +86,15 @@ class PiecesNode(CudaNode):
         comes_back = f"{program.name}_combine" in program.launches
         # Ranges that are no whole lines have up to 15 bytes in between, fewer than their lines.
         room = bytes_sent * self.pieces.line_parts + num_cells * BOX_PADDING
-        self._staging_bytes = comes_back * room
-        self._max_flags = comes_back * (num_lines // ITEM_LINES + num_cells + 1)
+        flags = num_lines // ITEM_LINES + num_cells + 1
+        if self.pieces.entry_points:  # results lie as they will, and no group is without an entry
+            room, flags = most * self.pieces.entry_points * dtype.itemsize * elems, num_cells
+        self._staging_bytes, self._max_flags = comes_back * room, comes_back * flags
         super().__init__(program, limits, node_group, device, schedule)
 
     def _sections(self, num_ranks: int) -> tuple[dict[str, list[int]], int]:
         limits, num_boxes = self.limits, num_ranks * self.max_boxes
+        box_bytes = 0 if self.pieces.entry_points else self.pieces.box_bytes
         sizes = {
             "ready": [num_ranks * MAX_STAGED_PLANS * 8],
             "counts": [2 * num_ranks * (self.program.num_columns + 1) * 8],
@@ -94,7 +102,7 @@ class PiecesNode(CudaNode):
             "combine_flags": [self._max_flags * 8],
             "barrier": [num_ranks * 8] * limits.num_entries,
             "refused": [num_ranks * 8] * limits.num_entries,
-            "boxes": [num_boxes * self.pieces.box_bytes] * limits.num_entries,
+            "boxes": [num_boxes * box_bytes] * limits.num_entries,
             "marks": [num_boxes * self.pieces.mark_bytes] * limits.num_entries,
             "told": [num_ranks * 8] * limits.num_entries,
             "staging": [self._staging_bytes],
@@ -113,13 +121,13 @@ class PiecesNode(CudaNode):
             "made_of": MAX_INPUTS + MAX_RANKS + 1,
             "filled": self.limits.capacity // 64 + 1,
         }
-        for_all = {
-            "points_before": self.max_entries,
-            "cells_before": self.max_entries,
-        }
+        for_all = dict.fromkeys(
+            ("points_before", "cells_before"), self.max_entries * self.program.ragged
+        )
         # Without entries they are kept while they are right, by each handle its own.
         made_anew = bool(self.pieces.outer)
-        (for_all if made_anew else of_handle)["boxes_forth"] = box_words * num_fields
+        if not self.pieces.entry_points:
+            (for_all if made_anew else of_handle)["boxes_forth"] = box_words * num_fields
         made = {
             name: [
                 torch.zeros(size, dtype=torch.int64, device=device)
@@ -151,4 +159,5 @@ class PiecesNode(CudaNode):
         return min(self._ctas, max(2, 2 * -(-num_bytes // (2 * CTA_BYTES))))
 
     def _num_plan_ctas(self, num_sources: int) -> int:
-        return 1
+        points = self.pieces.entry_points * PLAN_THREADS
+        return -(-num_sources * self.program.fanout // points) or 1 if points else 1

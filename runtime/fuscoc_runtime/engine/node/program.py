@@ -25,11 +25,11 @@ class NodeProgram:
     these has a ``_combine_1``, and so on. ``cubins`` is machine code of ``text`` by GPU, for those
     that need not compile it. The target is ``compact`` if it has one row for a segment and a rank.
     Dispatch ``scatters`` if a lane moves a row, whose slot it knows by then. If it
-    ``sorts`` rows by key it plans, too: there is no ``_plan`` and no ``_staged``.
+    ``sorts`` it plans, too, and short rows are moved by key: there is no ``_plan``, no ``_staged``.
     With ``given_slots`` the relation gives every point its slot, and there are no keys. With
     ``places_results`` planning stores where every segment lies; ``num_strides`` between its runs
     are known in calls alone. Where slots follow from ``pieces``, those of a ``ragged`` source are
-    as many as inputs say.
+    as many as inputs say. Segments that go to ``every_rank`` have ``fanout`` points for each.
     """
 
     name: str
@@ -50,6 +50,7 @@ class NodeProgram:
     num_strides: int = 0
     pieces: PiecesSpec | None = None
     ragged: bool = False
+    every_rank: bool = False
 
     @property
     def num_columns(self) -> int:
@@ -60,6 +61,9 @@ class NodeProgram:
         return self.num_keys + (MAX_RANKS if self.compact else 0)
 
     def num_tiles(self, num_sources: int) -> int:
-        """CTAs that plan, a tile of points each, with whole segments in a warp if compact."""
+        """CTAs that plan, a tile of points each, with whole segments in a warp if compact. Where
+        they move long rows, too, a warp has enough to do."""
+        if self.sorts and self.scatters:
+            return max(1, -(-num_sources // WARP))
         of_warp = WARP // self.fanout * self.fanout if self.compact else WARP
         return max(1, -(-num_sources * self.fanout // (PLAN_POINTS // WARP * of_warp)))

@@ -46,15 +46,17 @@ def count(
     for number in range(tiles):
         tl.debug_barrier()  # what was counted before is there
         count_tile(
-            call, index, index * tiles + number, num_sources, given, relation, fanout, tile, compact
-        )
+            call, index, number, index * tiles + number, num_sources, given, relation, fanout, tile,
+            tiles, compact,
+        )  # fmt: skip
 
 
 @triton.jit
 def count_tile(
-    call, index, tile_index, num_sources, given, relation: tl.constexpr, fanout: tl.constexpr,
-    tile: tl.constexpr, compact: tl.constexpr,
+    call, index, number, tile_index, num_sources, given, relation: tl.constexpr,
+    fanout: tl.constexpr, tile: tl.constexpr, tiles: tl.constexpr, compact: tl.constexpr,
 ):  # fmt: skip
+    """Of one tile, the ``number``-th of its program."""
     size: tl.constexpr = tile[0] * tile[1]
     num_points = num_sources * fanout
     point, exists = of_tiles.tile_points(tile_index, num_sources, fanout, tile)
@@ -66,26 +68,32 @@ def count_tile(
     counts = slabs.counts_of(call, slab, index)
     of_key = counts + tl.load(numbers + key, mask=goes, other=0)
     of_rank = counts + sync.word(call, words.SLAB_KEYS) + rank % num_ranks
-    within = tl.load(of_key, mask=goes, other=0)
+    within = tl.full((size,), 0, tl.int32)
+    rows = within
+    if tiles > 1:
+        within += tl.load(of_key, mask=goes & (number > 0), other=0)
+        if compact:
+            rows += tl.load(of_rank, mask=goes & (number > 0), other=0)
     place = tl.arange(0, size)
     is_first = goes
-    rows = within
     if compact:
-        rows = tl.load(of_rank, mask=goes, other=0)
         is_first = first_there(
             call, tile_index, place, rank, num_sources, given, relation, fanout, tile
         )
     chunk: tl.constexpr = min(size, plan.PAIRS // size)
     for first in range(0, size, chunk):
         other = first + tl.arange(0, chunk)
-        at, live = of_tiles.points_at(other.to(tl.int64), tile_index, num_sources, fanout, tile)
-        to, their = destination(call, at, live, num_points, given, relation)
+        to, their, opens = rank, key, is_first
+        if chunk < size:  # once more, since a vector cannot be cut
+            at, live = of_tiles.points_at(other.to(tl.int64), tile_index, num_sources, fanout, tile)
+            to, their = destination(call, at, live, num_points, given, relation)
+            if compact:
+                opens = first_there(
+                    call, tile_index, other, to, num_sources, given, relation, fanout, tile
+                )
         before = (their[None, :] == key[:, None]) & (other[None, :] < place[:, None])
         within += vectors.total(before.to(tl.int32), 1)
         if compact:
-            opens = first_there(
-                call, tile_index, other, to, num_sources, given, relation, fanout, tile
-            )
             before = (other // tile[1])[None, :] < (place // tile[1])[:, None]
             before = before & opens[None, :] & (to[None, :] == rank[:, None])
             rows += vectors.total(before.to(tl.int32), 1)

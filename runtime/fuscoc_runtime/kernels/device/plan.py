@@ -170,9 +170,9 @@ def add_up(
     chunk: tl.constexpr = COUNTS // block
     for start in range(0, num_programs, chunk):
         index = start + tl.arange(0, chunk).to(tl.int64)
-        mask = (index[:, None] < counting) & exists[None, :]
-        counts = tl.load(told[None, :] + index[:, None] * stride, mask=mask, other=0)
         mask = (index[:, None] < num_programs) & exists[None, :]
+        counts = tl.load(told[None, :] + index[:, None] * stride, mask=mask, other=0)
+        counts = tl.where(index[:, None] < counting, counts, 0)
         before = sums[None, :] + vectors.running(counts, 0) - counts
         tl.store(counted[None, :] + index[:, None] * keys, before, mask=mask)
         sums += vectors.total(counts, 0)
@@ -242,15 +242,22 @@ def assign(
     num_keys = sync.word(call, words.NUM_KEYS)
     columns = num_columns(call, compact)
     node = tl.program_id(0) // (tl.num_programs(0) // sync.word(call, words.NUM_NODES))
+    # On their way while keys are placed.
+    points = planned_points(call, of_tiles.tile_of(0, tiles), num_sources, fanout, tile, compact)
     failed = place_keys(
         call, node, counted, key_to_rank, num_keys, columns, block, align, padding, compact
     )
     tl.debug_barrier()
-    for number in range(tiles):
+    assign_tile(
+        call, node, counted, of_tiles.tile_of(0, tiles), points, num_sources, failed, num_keys,
+        tile, compact,
+    )  # fmt: skip
+    for number in range(1, tiles):
+        index = of_tiles.tile_of(number, tiles)
+        others = planned_points(call, index, num_sources, fanout, tile, compact)
         assign_tile(
-            call, node, counted, of_tiles.tile_of(number, tiles), num_sources, failed, fanout,
-            num_keys, tile, compact,
-        )  # fmt: skip
+            call, node, counted, index, others, num_sources, failed, num_keys, tile, compact
+        )
 
 
 @triton.jit
@@ -335,18 +342,13 @@ def starts(
 
 @triton.jit
 def assign_tile(
-    call, node, counted, tile_index, num_sources, failed, fanout: tl.constexpr, num_keys,
-    tile: tl.constexpr, compact: tl.constexpr,
+    call, node, counted, tile_index, points, num_sources, failed, num_keys, tile: tl.constexpr,
+    compact: tl.constexpr,
 ):  # fmt: skip
+    """Slot codes of what `planned_points` says of a tile."""
     num_ranks = sync.word(call, words.NUM_RANKS)
     capacity = sync.word(call, words.CAPACITY).to(tl.int32)
-    point, exists = of_tiles.tile_points(tile_index, num_sources, fanout, tile)
-    if sync.word(call, words.NUM_NODES) > 1:
-        to, of, within, rows = slabs.lay_out(
-            call, tile_index * tile[0], point, exists, fanout, compact
-        )
-    else:
-        to, of, within, rows = counted_points(call, point, exists, compact)
+    point, exists, to, of, within, rows = points
     live = exists & (to >= 0)
     slot = tl.load(counted + of, mask=live, other=0) + within
     fits = live & (slot < capacity)
@@ -368,6 +370,21 @@ def assign_tile(
     code = tl.where(fits, (to.to(tl.int32) << words.SLOT_BITS) + slot, -1)
     tl.store(sync.array(call, words.CODES, tl.int32) + point, code, mask=exists)
     first_slots(call, tile_index, num_sources, tl.reshape(to, tile), tl.reshape(row, tile))
+
+
+@triton.jit
+def planned_points(
+    call, tile_index, num_sources, fanout: tl.constexpr, tile: tl.constexpr, compact: tl.constexpr
+):
+    """All points of a tile, which exist, their ranks and keys, and rows before them."""
+    point, exists = of_tiles.tile_points(tile_index, num_sources, fanout, tile)
+    if sync.word(call, words.NUM_NODES) > 1:
+        to, of, within, rows = slabs.lay_out(
+            call, tile_index * tile[0], point, exists, fanout, compact
+        )
+    else:
+        to, of, within, rows = counted_points(call, point, exists, compact)
+    return point, exists, to, of, within, rows
 
 
 @triton.jit

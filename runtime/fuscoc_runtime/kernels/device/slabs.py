@@ -157,9 +157,8 @@ def load_points(call, source, point, mask, fanout: tl.constexpr):
     its slab is of another call."""
     node = source // sync.word(call, words.STRIDE)
     slab, num_points = landed(call, node), sync.word(call, words.STRIDE) * fanout
-    at = point - node * num_points
-    come = tl.where(is_of(slab, epoch_of(call)), num_points, 0)
-    return tl.load(point_words(slab) + at, mask=mask & (at < come), other=-1)
+    word = tl.load(point_words(slab) + point - node * num_points, mask=mask, other=-1)
+    return tl.where(is_of(slab, epoch_of(call)), word, -1)
 
 
 @triton.jit
@@ -183,11 +182,11 @@ def lay_out(call, source, point, mask, fanout: tl.constexpr, compact: tl.constex
     tl.store(sync.array(call, words.WEIGHTS, tl.int32) + point, weight_of(word), mask=mask)
     node = source // sync.word(call, words.STRIDE)
     at = point - node * sync.word(call, words.STRIDE) * fanout
-    slab, goes = landed(call, node), rank_of(word) >= 0
-    within = tl.load(within_of(call, slab, words.SLAB_WITHIN) + at, mask=goes, other=0)
+    slab = landed(call, node)  # what goes nowhere has any
+    within = tl.load(within_of(call, slab, words.SLAB_WITHIN) + at, mask=mask, other=0)
     rows = within
     if compact:
-        rows = tl.load(within_of(call, slab, words.SLAB_WITHIN_ROWS) + at, mask=goes, other=0)
+        rows = tl.load(within_of(call, slab, words.SLAB_WITHIN_ROWS) + at, mask=mask, other=0)
     return rank_of(word), key_of(word), within, rows
 
 

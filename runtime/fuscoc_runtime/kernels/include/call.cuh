@@ -89,6 +89,8 @@ struct Call {
   u64* cta_counts;                // [plan CTAs][columns] {count, epoch}; see plan.cuh
   int* codes;                     // [num_sources][fanout] slot codes of my points, -1 dropped
   int* point_rows;                // [num_sources][fanout] rows of my points (compact targets)
+  unsigned char* keys;            // [num_sources] keys while a dispatch sorts, num_keys: none (sorted rows)
+  int* slots;                     // [num_sources] slot codes while it moves rows one by one (sorted rows)
   i64* places;                    // [num_sources][1 + strides] cells of my segments (given slots)
   void* boxes_forth;              // [max_boxes][fields] boxes of this rank's dispatch,
   void* boxes_back;               // [max_boxes] where its results come from,
@@ -174,11 +176,12 @@ __device__ __forceinline__ u64* counts_of(const Call& call, u32 epoch, int windo
          (i64(epoch & 1) * call.num_ranks + from) * (call.columns + 1);
 }
 
-// Rows of a tile of a rank that has so many, a power of two. Fewer where few CTAs would have tiles. Ranks know
-// it of each other.
+// Rows of a tile of a rank that has so many, a power of two. Fewer where few CTAs would have tiles, but whole groups
+// of those that come back together. Ranks know it of each other.
 template <class Shape>
 __device__ __forceinline__ int tile_rows(i64 num_sources) {
-  constexpr int least = 512, tiles = 128;
+  constexpr int group = kCopiedRows<Shape> > kWarp ? kCopiedRows<Shape> : kWarp, tiles = 128;
+  constexpr int least = Shape::sorted_rows < 512 ? group : 512;
   int rows = Shape::sorted_rows;
   while (rows > least && num_sources < i64(rows) * tiles) rows /= 2;
   return rows;
@@ -221,9 +224,9 @@ __device__ __forceinline__ void note(const Call& call, u32& word, u32 times = 1)
   atomicAdd(&word, times);
   atomicAdd(&call.state->troubles, times);
 }
-__device__ __forceinline__ void note_dropped(const Call& call, u32& word, int parity) {
-  note(call, word);
-  atomicAdd(&call.routing->dropped[parity], 1u);
+__device__ __forceinline__ void note_dropped(const Call& call, u32& word, int parity, u32 times = 1) {
+  note(call, word, times);
+  atomicAdd(&call.routing->dropped[parity], times);
 }
 // Done by one thread of a call, when all earlier ones have ended. What the call itself adds meanwhile, the
 // next one tells.

@@ -13,6 +13,38 @@ namespace fuscoc {
 
 constexpr u32 kPlacesOfList = 16;  // that items of many boxes are taken from
 
+// By a warp, when all of its CTA have copied: tells the peers, and waits for them. One that refused has a flag,
+// too, which later calls go on from.
+__device__ __forceinline__ void tell_moved(const Call& call, u32 epoch, int lane, bool waits) {
+  const auto flag = [&](int window, int from) {
+    return reinterpret_cast<u32*>(call.window[window] + call.dispatch_flags_at) + from * call.max_sources;
+  };
+  if (lane >= call.num_ranks || lane == call.rank) return;
+  fence_system();
+  add_relaxed(flag(lane, call.rank), kWholeFlag * (blockIdx.x + 1) / gridDim.x - kWholeFlag * blockIdx.x / gridDim.x);
+  if (!waits || call.routing->refusing >> lane & 1) return;
+  const u32* const told = flag(call.rank, lane);
+  wait_until(call, kDispatchGroup, lane, 0, [&] { return reached(load_acquire(told), epoch * kWholeFlag); });
+}
+
+// How many boxes a rank has told this one, once it has; none if that is not to be waited for any more.
+__device__ __forceinline__ u32 told_boxes(const Call& call, int from, u32 epoch) {
+  u64 ready = 0;
+  const u64* const word = ready_word(call, call.rank, from, 0);
+  wait_until(call, kStagedSlots, from, 0, [&] { return u32((ready = load_acquire(word)) >> 32) == epoch; });
+  return u32(ready >> 32) == epoch ? u32(ready) : 0;
+}
+
+// Marks the slots of a range that are in its word of that number, counting from the one that it begins in.
+__device__ __forceinline__ void mark_word(const Call& call, i64 slot, i64 range, i64 number) {
+  const i64 word = slot / 32 + number;
+  const i64 low = max(slot - word * 32, i64(0)), high = min(slot + range - word * 32, i64(32));
+  if (low >= high) return;
+  const u32 bits = (high == 32 ? ~0u : (1u << high) - 1) & ~((1u << low) - 1);
+  const u32 twice = atomicOr(&call.filled[word], bits) & bits;
+  if (twice) note(call, call.state->clashed, u32(__popc(twice)));
+}
+
 template <class Shape, class Relation>
 struct Move {
   using Own = BoxOf<Shape>;
@@ -31,9 +63,6 @@ struct Move {
   char* const staged;  // memory of this warp for tiles
   u32 num_boxes;
 
-  __device__ __forceinline__ u32* flag(int window, int from) const {
-    return reinterpret_cast<u32*>(call.window[window] + call.dispatch_flags_at) + from * call.max_sources;
-  }
   // Items of a box of any field, in all its cells.
   __device__ __forceinline__ u32 items_of(u32 box) const {
     if constexpr (kShares) return shared.box[box].num_items * u32(shared.box[box].num_cells);
@@ -89,27 +118,12 @@ struct Move {
     }
   }
 
-  // By a warp, when all of its CTA have copied. One that refused has a flag, too, which later calls go on from.
-  __device__ void finish(bool waits) const {
-    if (lane >= call.num_ranks || lane == call.rank) return;
-    fence_system();
-    add_relaxed(flag(lane, call.rank), kWholeFlag * (blockIdx.x + 1) / gridDim.x - kWholeFlag * blockIdx.x / gridDim.x);
-    if (!waits || call.routing->refusing >> lane & 1) return;
-    const u32* const told = flag(call.rank, lane);
-    wait_until(call, kDispatchGroup, lane, 0, [&] { return reached(load_acquire(told), epoch * kWholeFlag); });
-  }
-
   __device__ void mark_all() {
     for (int from = 0; from < call.num_ranks; ++from) {
       if (call.routing->refusing >> from & 1) continue;
-      u64 ready = 0;
-      if (lane == 0) {
-        const u64* const word = ready_word(call, call.rank, from, 0);
-        wait_until(call, kStagedSlots, from, 0, [&] { return u32((ready = load_acquire(word)) >> 32) == epoch; });
-        if (u32(ready >> 32) != epoch) ready = 0;
-        else if (blockIdx.x == 0) *num_told(call, call.rank, from) = ready;
-      }
-      const u32 num_boxes = __shfl_sync(kAllLanes, u32(ready), 0);
+      u32 num_boxes = lane == 0 ? told_boxes(call, from, epoch) : 0;
+      if (lane == 0 && blockIdx.x == 0) *num_told(call, call.rank, from) = tagged(num_boxes, epoch);
+      num_boxes = __shfl_sync(kAllLanes, num_boxes, 0);
       // All warps that mark share a box of few; of many, each has one.
       const auto* const marks = marks_told<Shape>(call, call.rank, from);
       if constexpr (Shape::looks_up)
@@ -129,12 +143,7 @@ struct Move {
         slot += number % count * __ldcg(&marks.step[j]);
         number /= count;
       }
-      const i64 word = slot / 32 + i % words;
-      const i64 low = max(slot - word * 32, i64(0)), high = min(slot + range - word * 32, i64(32));
-      if (low >= high) continue;
-      const u32 bits = (high == 32 ? ~0u : (1u << high) - 1) & ~((1u << low) - 1);
-      const u32 twice = atomicOr(&call.filled[word], bits) & bits;
-      if (twice) note(call, call.state->clashed, u32(__popc(twice)));
+      mark_word(call, slot, range, i % words);
     }
   }
 };
@@ -153,8 +162,8 @@ __device__ __forceinline__ void move(const Call& call) {
     aborted = abort;
   }
   __syncthreads();
-  const int warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp;
-  Kind kind{call, epoch, int(threadIdx.x) % kWarp, shared, reinterpret_cast<char*>(memory) + warp * Shape::tile_bytes, 0};
+  const int warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
+  Kind kind{call, epoch, lane, shared, reinterpret_cast<char*>(memory) + warp * Shape::tile_bytes, 0};
   // While ranks meet, boxes of the call before are counted, which often are those of this one.
   if constexpr (Kind::kShares) kind.look(warp, num_warps);
   if (threadIdx.x == 0)
@@ -169,7 +178,7 @@ __device__ __forceinline__ void move(const Call& call) {
   if (!aborted) {
     kind.run(warp, num_warps);
     __syncthreads();
-    if (warp == num_warps - 1) kind.finish(__shfl_sync(kAllLanes, place, kWarp - 1) == gridDim.x - 1);
+    if (warp == num_warps - 1) tell_moved(call, epoch, lane, __shfl_sync(kAllLanes, place, kWarp - 1) == gridDim.x - 1);
   }
   wait_for_previous();
 }

@@ -120,13 +120,17 @@ struct Plan {
     return num_points;
   }
 
-  // A key, or -1 where it is none.
-  __device__ __forceinline__ i64 known(i64 key, bool count_errors) const {
-    if (key < -1 || key >= num_keys || (key >= 0 && shared.owner[key] < 0)) {
-      if (count_errors) note_dropped(call, call.state->bad_keys, dropped);
-      return -1;
-    }
-    return key;
+  // A key, or -1 where it is none. Without branches, so that several may be looked at together.
+  __device__ __forceinline__ int known(i64 key) const {
+    const bool is_one = u64(key) < u64(num_keys);
+    const int at = is_one ? int(key) : 0;
+    return is_one & (shared.owner[at] >= 0) ? at : -1;
+  }
+  // The same; mistakes are counted.
+  __device__ __forceinline__ int known(i64 key, bool count_errors) const {
+    const int found = known(key);
+    if (count_errors && found < 0 && key != -1) note_dropped(call, call.state->bad_keys, dropped);
+    return found;
   }
 
   // One tile of keys. Leaves in `chunk` the rows of every key in each warp; returns the point's key
@@ -140,15 +144,15 @@ struct Plan {
     const int warp = threadIdx.x / kWarp;
     uint4* const chunks = reinterpret_cast<uint4*>(&shared.chunk[0][0]);
     for (int i = threadIdx.x; i < int(sizeof(shared.chunk) / sizeof(uint4)); i += kPlanThreads) chunks[i] = {};
-    key = known(key, count_errors);
+    const int found = known(key, count_errors);
     __syncthreads();
-    const u32 same = __match_any_sync(kAllLanes, int(key));
+    const u32 same = __match_any_sync(kAllLanes, found);
     const int rank_in_warp = __popc(same & lanes_below());
-    if (key >= 0 && rank_in_warp == 0) shared.chunk[warp][key] = u16(__popc(same));
+    if (found >= 0 && rank_in_warp == 0) shared.chunk[warp][found] = u16(__popc(same));
     int row_in_warp = 0;
-    if constexpr (Shape::compact) row_in_warp = count_rows(int(key));
+    if constexpr (Shape::compact) row_in_warp = count_rows(found);
     __syncthreads();
-    return {int(key), rank_in_warp, row_in_warp};
+    return {found, rank_in_warp, row_in_warp};
   }
   __device__ int count_rows(int key) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -159,25 +163,27 @@ struct Plan {
     if (leads && (there & lanes_below()) == 0) shared.chunk[warp][num_keys + rank] = u16(__popc(there));
     return __popc(there & ((1u << (__ffs(pair) - 1)) - 1));
   }
-  // `chunk` becomes its exclusive prefix over warps, `total` is `next` and the tile.
+  // `chunk` becomes its exclusive prefix over warps, `total` is `next` and the tile. A thread adds up that of a
+  // column.
   __device__ void prefix_over_warps() {
-    constexpr int batch = 8;
-    for (int key = threadIdx.x; key < columns; key += kPlanThreads) {
-      const int before = shared.next[key];
-      int sum = before;
-      for (int first = 0; first < kPlanWarps; first += batch) {
-        int here[batch];
-#pragma unroll
-        for (int b = 0; b < batch; ++b) here[b] = shared.chunk[first + b][key];
-#pragma unroll
-        for (int b = 0; b < batch; ++b) {
-          shared.chunk[first + b][key] = u16(sum - before);
-          sum += here[b];
-        }
-      }
-      shared.total[key] = sum;  // becomes `next` once every point of the tile has its slot
-    }
+    for (int key = threadIdx.x; key < columns; key += kPlanThreads) add_warps(key);
     __syncthreads();
+  }
+  __device__ __forceinline__ void add_warps(int key) {
+    constexpr int batch = 8;
+    const int before = shared.next[key];
+    int sum = before;
+    for (int first = 0; first < kPlanWarps; first += batch) {
+      int here[batch];
+#pragma unroll
+      for (int b = 0; b < batch; ++b) here[b] = shared.chunk[first + b][key];
+#pragma unroll
+      for (int b = 0; b < batch; ++b) {
+        shared.chunk[first + b][key] = u16(sum - before);
+        sum += here[b];
+      }
+    }
+    shared.total[key] = sum;  // becomes `next` once every point of the tile has its slot
   }
   __device__ void advance() {
     for (int key = threadIdx.x; key < columns; key += kPlanThreads) shared.next[key] = shared.total[key];
@@ -303,8 +309,9 @@ struct Plan {
   }
 
   // `total` holds this CTA's counts (zero when it had no tile). All ranks get the counts of all, and `next`
-  // becomes the first slot of every key that this CTA fills.
-  __device__ __forceinline__ void exchange() {
+  // becomes the first slot of every key that this CTA fills. While the other ranks' come, it does `meanwhile()`.
+  template <class Meanwhile>
+  __device__ __forceinline__ void exchange(Meanwhile meanwhile) {
     for (int k = threadIdx.x; k < columns; k += kPlanThreads) {
       const int mine = shared.total[k];
       store_relaxed(&call.cta_counts[i64(cta) * columns + k], tagged(mine, epoch));
@@ -323,6 +330,7 @@ struct Plan {
       }
       __syncthreads();
     }
+    meanwhile();
     add_peers();
     if (cta == 0 && threadIdx.x == 0) keep_peers(call, shared.peers);
     add_starts();
@@ -340,7 +348,7 @@ struct Plan {
       prefix_over_warps();
       if (t + 1 < end_tile) advance();
     }
-    exchange();
+    exchange([] {});
 
     const bool again = first_tile + 1 < end_tile;  // the chunks of a lone tile are still there
     if (again) key = load_key(first_tile);

@@ -43,11 +43,25 @@ __device__ constexpr int bytes_before(int field) {
 template <class Shape>
 constexpr int kRowBytes = bytes_before<Shape>(Shape::num_fields);
 
+// What there is to know of a key's rows in a tile, its run.
+struct alignas(16) Run {
+  int rows;   // that have slots: the first ones
+  int code;   // of the first one's slot
+  int back;   // its place among those of the tile that go to its rank
+  int begin;  // where it lies when the tile is sorted
+};
+
+// Rows of a run, and the first one's slot.
+struct Part {
+  int rows;
+  int slot;
+};
+
 template <class Shape>
 struct SortShared {
   PlanShared<Shape> plan;
-  int back[Shape::num_keys];   // place of a key's first row among those of the tile that go to its rank
-  int begin, end;              // rows of this CTA: looked up, rather than kept in registers
+  Run run[Shape::num_keys];
+  int begin, end;  // rows of this CTA: looked up, rather than kept in registers
 };
 
 template <class Shape, class Relation>
@@ -55,6 +69,7 @@ struct Sort {
   static constexpr int num_keys = Shape::num_keys;
   static constexpr int steps = int(ceil_div(Shape::sorted_rows, kPlanThreads));  // rows of a tile of a thread
   static constexpr int lane_keys = int(ceil_div(num_keys, kWarp));  // consecutive ones, where a warp looks at all
+  static_assert(num_keys < 256 && steps <= 4, "a key is a byte, and a thread keeps four in a register");
   const Call& call;
   SortShared<Shape>& shared;
   const Numbers& numbers;
@@ -72,7 +87,8 @@ struct Sort {
         lane(threadIdx.x % kWarp) {}
 
   __device__ __forceinline__ int first_row(int cta) const {
-    return int(min(ceil_div(call.num_sources, tile) * cta / int(gridDim.x) * tile, call.num_sources));
+    const u32 tiles = u32(ceil_div(call.num_sources, tile));
+    return int(min(i64(tiles * cta / gridDim.x) * tile, call.num_sources));
   }
   // Rows of a tile that begins with one.
   __device__ __forceinline__ int num_rows(int from) const { return max(0, min(tile, shared.end - from)); }
@@ -93,66 +109,81 @@ struct Sort {
     if constexpr (kField + 1 < Shape::num_fields) load<kField + 1>(to, from, num_rows);
   }
 
-  // Adds to `total` the rows from `first` to `end` by key. Until a point has a code, its key stands there;
-  // `num_keys` is none.
-  __device__ __forceinline__ void count(int first, int end) {
+  // Adds the rows of this CTA to `total` by key, and keeps their keys; returns that of this thread's first one. No
+  // branch lies between the loads of a batch, or they would come one after the other: what is behind the end is
+  // read from the last row.
+  __device__ __forceinline__ u32 count() const {
     constexpr int batch = 8;
-    for (int start = first + threadIdx.x; start < end; start += batch * kPlanThreads) {
-      i64 key[batch];  // in flight together
+    const int end = shared.end;
+    u32 bad = 0, first = num_keys;
+    for (int start = shared.begin + threadIdx.x; start < end; start += batch * kPlanThreads) {
+      i64 key[batch];
+#pragma unroll
+      for (int b = 0; b < batch; ++b) key[b] = plan.relation.key(min(start + b * kPlanThreads, end - 1));
 #pragma unroll
       for (int b = 0; b < batch; ++b) {
-        const int point = start + b * kPlanThreads;
-        key[b] = point < end ? plan.relation.key(point) : -1;
-      }
-#pragma unroll
-      for (int b = 0; b < batch; ++b) {
-        const int point = start + b * kPlanThreads;
-        const int known = int(plan.known(key[b], true));
+        const int row = start + b * kPlanThreads;
+        if (row >= end) break;
+        const int known = plan.known(key[b]);
         if (known >= 0) atomicAdd(&shared.plan.total[known], 1);
-        if (point < end) call.codes[point] = known >= 0 ? known : num_keys;
+        else bad += key[b] != -1;
+        const u32 kept = known >= 0 ? known : num_keys;
+        if (b == 0 && start < shared.begin + kPlanThreads) first = kept;
+        call.keys[row] = static_cast<unsigned char>(kept);
       }
     }
+    if (bad) note_dropped(call, call.state->bad_keys, numbers.use & 1, bad);
     __syncthreads();
+    return first;
   }
-  // Counts all rows of this CTA, and learns where their runs begin.
-  __device__ __forceinline__ void exchange() {
-    plan.begin();
-    count(shared.begin, shared.end);
-    plan.exchange();
-  }
-  __device__ __forceinline__ void load_keys(int (&key)[steps], int from, int num_rows) const {
+  // The keys of this thread's rows of a tile, a byte a step.
+  __device__ __forceinline__ u32 load_keys(int from, int num_rows) const {
+    u32 keys = 0;
 #pragma unroll
     for (int s = 0; s < steps; ++s)
-      key[s] = row_of_step(s) < num_rows ? __ldcg(call.codes + from + row_of_step(s)) : num_keys;
+      keys |= u32(row_of_step(s) < num_rows ? __ldcg(call.keys + from + row_of_step(s)) : num_keys) << 8 * s;
+    return keys;
   }
-  // Before the first tile: reads its rows, counts all, and has its keys.
-  __device__ __forceinline__ void start(char* to, int (&key)[steps]) {
+  __device__ static __forceinline__ int key_of_step(u32 keys, int step) { return int(keys >> 8 * step & 0xff); }
+
+  // Counts all rows, and learns where their runs begin. Returns the keys of the first ones, which are ranked before
+  // it does `meanwhile()`.
+  template <class Meanwhile>
+  __device__ __forceinline__ u32 begin(int (&before)[steps], int num_rows, Meanwhile meanwhile) {
+    plan.begin();
+    const u32 first = count();
+    u32 keys = int(threadIdx.x) < num_rows ? first : num_keys;
+    if constexpr (steps > 1) keys = load_keys(shared.begin, num_rows);
+    plan.exchange([&] {
+      rank(keys, before, num_rows);
+      meanwhile();
+    });
+    return keys;
+  }
+  // The same of the first tile, whose rows are read meanwhile.
+  __device__ __forceinline__ u32 start(char* to, int (&before)[steps]) {
     const int rows = num_rows(shared.begin);
     load(to, shared.begin, rows);
     commit_async();
-    exchange();
-    load_keys(key, shared.begin, rows);
-    clear();
-    __syncthreads();
-  }
-  __device__ __forceinline__ void clear() const {
-    uint4* const chunks = reinterpret_cast<uint4*>(&shared.plan.chunk[0][0]);
-    for (int i = threadIdx.x; i < int(sizeof(shared.plan.chunk) / sizeof(uint4)); i += kPlanThreads) chunks[i] = {};
+    return begin(before, rows, [] {});
   }
 
   // How many rows of the warp with the same key lie before this thread's; `chunk` gets the warp's counts.
-  __device__ __forceinline__ void rank(const int (&key)[steps], int (&before)[steps], int num_rows) const {
+  __device__ __forceinline__ void rank(u32 keys, int (&before)[steps], int num_rows) const {
+    for (int k = lane; k < num_keys; k += kWarp) shared.plan.chunk[warp][k] = 0;
+    __syncwarp();
     if (warp * steps * kWarp >= num_rows) return;
 #pragma unroll
     for (int s = 0; s < steps; ++s) {
+      const int key = key_of_step(keys, s);
       u32 same = kAllLanes;
 #pragma unroll
       for (int bit = 1; bit <= num_keys; bit *= 2) {
-        const u32 lanes = __ballot_sync(kAllLanes, key[s] & bit);
-        same &= key[s] & bit ? lanes : ~lanes;
+        const u32 lanes = __ballot_sync(kAllLanes, key & bit);
+        same &= key & bit ? lanes : ~lanes;
       }
-      const bool has_key = key[s] < num_keys;
-      u16* const counted = &shared.plan.chunk[warp][has_key ? key[s] : 0];
+      const bool has_key = key < num_keys;
+      u16* const counted = &shared.plan.chunk[warp][has_key ? key : 0];
       const int earlier = *counted, below = __popc(same & lanes_below());
       __syncwarp();
       before[s] = earlier + below;
@@ -160,13 +191,21 @@ struct Sort {
       __syncwarp();
     }
   }
-
-  // Rows of a key in the tile, and those of them that have slots: the first ones.
-  __device__ __forceinline__ int counted(int key) const { return shared.plan.total[key] - shared.plan.next[key]; }
-  __device__ __forceinline__ int kept(int key) const {
-    if (shared.plan.peers.failed) return 0;
-    return int(max(i64(0), min(call.capacity - shared.plan.next[key], i64(counted(key)))));
+  // By the thread of each key: `chunk` becomes its prefix over warps, and runs are known but for their places.
+  __device__ __forceinline__ void find_runs() {
+    const int key = threadIdx.x;
+    if (key >= num_keys) return;
+    plan.add_warps(key);
+    const int first = shared.plan.next[key];
+    const i64 room = shared.plan.peers.failed ? 0 : call.capacity - first;
+    shared.run[key].rows = int(max(i64(0), min(room, i64(shared.plan.total[key] - first))));
+    shared.run[key].code = code_of(shared.plan.owner[key], first);
   }
+  // By the thread of each key, when all rows of the tile have their slots.
+  __device__ __forceinline__ void advance() const {
+    if (const int key = threadIdx.x; key < num_keys) shared.plan.next[key] = shared.plan.total[key];
+  }
+
   // By one warp: calls to(key, the sum of `of` of all lower keys), and returns the sum of all.
   template <class Of, class To>
   __device__ __forceinline__ int add_up(Of of, To to) const {
@@ -181,30 +220,50 @@ struct Sort {
     }
     return __shfl_sync(kAllLanes, end, kWarp - 1);
   }
-  // By one warp for a rank: the places among its rows where those of every key begin. A peer is told its runs.
-  __device__ __forceinline__ void tell_runs(int rank, int from, int num_rows) const {
+  // By one warp for a rank: the places among its rows where those of every key begin, by keep(key, place). `of(key)`
+  // are the key's rows in the tile, and the first one's slot. A peer is told its runs.
+  template <class Of, class Keep>
+  __device__ __forceinline__ void tell_runs(int rank, int from, int num_rows, Of of, Keep keep) const {
     constexpr int one = 1 << 16;  // a run; below are rows, of which a tile has fewer
     u64* const told = told_runs(call, rank, call.rank, from);
-    const auto rows = [&](int key) { return shared.plan.owner[key] == rank ? kept(key) : 0; };
-    const int all = add_up([&](int key) { return rows(key) ? one + rows(key) : 0; },
+    const auto there = [&](int key) { return shared.plan.owner[key] == rank ? of(key) : Part{0, 0}; };
+    const auto size = [](const Part& part) { return part.rows ? one + part.rows : 0; };
+    const int all = add_up([&](int key) { return size(there(key)); },
                            [&](int key, int at) {
-                             if (rows(key) == 0) return;
-                             shared.back[key] = at % one;
-                             if (rank != call.rank) told[at / one] = tagged(shared.plan.next[key], rows(key));
+                             const Part part = there(key);
+                             if (part.rows == 0) return;
+                             keep(key, at % one);
+                             if (rank != call.rank) told[at / one] = tagged(u32(part.slot), u32(part.rows));
                            });
     if (lane == 0 && rank != call.rank && all / one < num_rows) told[all / one] = 0;
   }
-
-  // The code of a row of a key in the tile, the n-th one that is kept.
-  __device__ __forceinline__ int slot_code(int key, int n) const {
-    return code_of(shared.plan.owner[key], i64(shared.plan.next[key]) + n);
+  // The same of whole runs.
+  __device__ __forceinline__ void tell_runs(int rank, int from, int num_rows) const {
+    tell_runs(
+        rank, from, num_rows,
+        [&](int key) { return Part{shared.run[key].rows, int(code_slot(shared.run[key].code))}; },
+        [&](int key, int place) { shared.run[key].back = place; });
   }
-  // What is left of a row: its code, or what it needs to come back as a copy.
-  __device__ __forceinline__ void keep_code(int row, int key, int n, int code) const {
+
+  // The run of a row's key, and the row's number there: -1 where it has no key or no slot. One that should have a
+  // slot is dropped.
+  __device__ __forceinline__ int find(int key, int before, Run& run) const {
+    run = {0, 0, 0, 0};
+    if (key >= num_keys) return -1;
+    run = shared.run[key];
+    const int n = shared.plan.chunk[warp][key] + before;
+    if (n < run.rows) return n;
+    if (!shared.plan.peers.failed) note_dropped(call, call.state->overflowed, numbers.use & 1);
+    return -1;
+  }
+  // What is left of a row, the n-th one of a run: its code, or what it needs to come back as a copy. -1: none has a
+  // slot.
+  __device__ __forceinline__ void keep_code(int row, const Run& run, int n) const {
+    int code = n < 0 ? -1 : run.code + n;
     if constexpr (kCopiedRows<Shape> == 1) {
       tell_point(row, code);
     } else {
-      if (code >= 0 && code_rank(code) != call.rank) code = code_of(code_rank(code), shared.back[key] + n);
+      if (code >= 0 && code_rank(code) != call.rank) code = code_of(code_rank(code), run.back + n);
     }
     call.codes[row] = code;
   }

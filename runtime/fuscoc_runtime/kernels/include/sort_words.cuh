@@ -8,7 +8,6 @@ namespace fuscoc {
 template <class Shape>
 struct SortWordsShared : SortShared<Shape> {
   static constexpr int rows = Shape::sorted_rows;
-  int first[Shape::num_keys];  // place of a key's first row in the sorted tile
   int num_sorted;
   int code[rows];              // by place: the code of a row's slot,
   u16 row[rows];               // and its number in the tile
@@ -26,30 +25,25 @@ struct SortWords : Sort<Shape, Relation> {
   __device__ SortWords(const Call& call, unsigned char* memory, const Numbers& numbers)
       : Base(call, memory, numbers), shared(*reinterpret_cast<Shared*>(memory)) {}
 
-  // By one warp: where the rows of every key begin in the sorted tile.
-  __device__ __forceinline__ void find_first() const {
-    const int all = this->add_up([&](int key) { return this->kept(key); },
-                                 [&](int key, int at) { shared.first[key] = at; });
+  // By one warp: where runs begin in the sorted tile.
+  __device__ __forceinline__ void place_runs() const {
+    const int all = this->add_up([&](int key) { return shared.run[key].rows; },
+                                 [&](int key, int at) { shared.run[key].begin = at; });
     if (lane == 0) shared.num_sorted = all;
   }
   // Codes of the rows of a tile, and their places in it when it is sorted.
-  __device__ __forceinline__ void assign(const int (&key)[steps], const int (&before)[steps], int from, int num_rows) const {
+  __device__ __forceinline__ void assign(u32 keys, const int (&before)[steps], int from, int num_rows) const {
 #pragma unroll
     for (int s = 0; s < steps; ++s) {
-      const int row = row_of_step(s), k = key[s];
+      const int row = row_of_step(s), key = Base::key_of_step(keys, s);
       if (row >= num_rows) continue;
-      int code = -1, n = 0;
-      if (k < num_keys) {
-        n = shared.plan.chunk[warp][k] + before[s];
-        if (n < this->kept(k)) {
-          code = this->slot_code(k, n);
-          shared.code[shared.first[k] + n] = code;
-          shared.row[shared.first[k] + n] = u16(row);
-        } else if (!shared.plan.peers.failed) {
-          note_dropped(call, call.state->overflowed, numbers.use & 1);
-        }
+      Run run;
+      const int n = this->find(key, before[s], run);
+      if (n >= 0) {
+        shared.code[run.begin + n] = run.code + n;
+        shared.row[run.begin + n] = u16(row);
       }
-      this->keep_code(from + row, k, n, code);
+      this->keep_code(from + row, run, n);
     }
   }
   // Stores the words of the sorted tile.
@@ -80,26 +74,27 @@ struct SortWords : Sort<Shape, Relation> {
   }
 
   __device__ void run() {
-    int key[steps], before[steps];
-    this->start(shared.tile[0], key);
+    int before[steps];
+    u32 keys = this->start(shared.tile[0], before);
     int turn = 0;
     for (int from = shared.begin; from < shared.end; from += tile, turn ^= 1) {
       const int behind = from + tile;
       this->load(shared.tile[turn ^ 1], behind, num_rows(behind));
       commit_async();
-      this->rank(key, before, num_rows(from));
+      const u32 next_keys = this->load_keys(behind, num_rows(behind));
+      this->find_runs();
       __syncthreads();
-      plan.prefix_over_warps();
-      if (warp == 0) find_first();
+      if (warp == 0) place_runs();
       else if (kCopiedRows<Shape> > 1 && warp <= call.num_ranks) this->tell_runs(warp - 1, from, num_rows(from));
       __syncthreads();
-      assign(key, before, from, num_rows(from));
-      this->load_keys(key, behind, num_rows(behind));
+      assign(keys, before, from, num_rows(from));
       wait_but_latest();
       __syncthreads();
       store(shared.tile[turn]);
-      this->clear();
-      plan.advance();
+      this->advance();
+      keys = next_keys;
+      this->rank(keys, before, num_rows(behind));
+      __syncthreads();
     }
   }
 };

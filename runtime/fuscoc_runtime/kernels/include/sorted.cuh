@@ -1,5 +1,6 @@
-// The kernel that plans and moves short rows: the stead of `plan` and `dispatch`.
+// The kernel that plans and moves rows of one destination each: the stead of `plan` and `dispatch`.
 #pragma once
+#include "sort_rows.cuh"
 #include "sort_runs.cuh"
 #include "sort_words.cuh"
 
@@ -17,7 +18,10 @@ struct Chosen { using type = Then; };
 template <class Then, class Else>
 struct Chosen<false, Then, Else> { using type = Else; };
 template <class Shape, class Relation>
-using SortOf = typename Chosen<has_bulk_words<Shape>(), SortRuns<Shape, Relation>, SortWords<Shape, Relation>>::type;
+using SortOf = typename Chosen<
+    has_bulk_words<Shape>(),
+    typename Chosen<(Shape::dispatch_rows > 1), SortRows<Shape, Relation>, SortRuns<Shape, Relation>>::type,
+    SortWords<Shape, Relation>>::type;
 
 template <class Shape, class Relation>
 __device__ __forceinline__ void sort(const Call& call) {
@@ -40,7 +44,10 @@ __device__ __forceinline__ void sort(const Call& call) {
     if (state.warp == 0) finish(call, numbers.epoch);
   }
   end_plan(call, numbers, place);
-  leave(call, place, [&](State& state) { state.sent[~numbers.epoch & 1] = 0; });
+  leave(call, place, [&](State& state) {
+    const u32 other = ~numbers.epoch & 1;
+    state.sent[other] = state.next_send[other] = state.next_expand[other] = 0;
+  });
 }
 
 }  // namespace fuscoc

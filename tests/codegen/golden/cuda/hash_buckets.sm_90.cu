@@ -5,10 +5,9 @@
 // hash_buckets.fsc:14: route id(t) -> value = input ids : int64
 // hash_buckets.fsc:17: dispatch by_lookup[t] -> by_bucket[hash(t), *]
 // hash_buckets.fsc:18: combine reverse
-#include "plan.cuh"
-#include "scatter.cuh"
+#include "sorted.cuh"
 #include "refuse.cuh"
-#include "copy_back.cuh"
+#include "sorted_back.cuh"
 
 namespace {
 using namespace fuscoc;
@@ -24,8 +23,9 @@ struct Shape {
   static constexpr int num_keys = 64;
   static constexpr int align = 1;
   static constexpr int buffer_bytes = 512;
-  static constexpr int dispatch_warps = 14;
+  static constexpr int dispatch_warps = 13;
   static constexpr int dispatch_rows = 32;
+  static constexpr int sorted_rows = 128;
   static constexpr int teams = 24;
   static constexpr int team_warps = 1;
   static constexpr int team_vectors = 1;
@@ -62,16 +62,12 @@ struct Relation {
     return source;
   }
 };
-static_assert(sizeof(PlanShared<Shape>) <= 4992);
+static_assert(sizeof(SortOf<Shape, Relation>::Shared) <= 223488);
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(1024, 1)
-hash_buckets_plan(const __grid_constant__ Call call) { plan<Shape, Relation>(call); }
-extern "C" __global__ void __launch_bounds__(448, 1)
-hash_buckets_dispatch(const __grid_constant__ Call call) { dispatch<Scatter<Shape, Relation>>(call); }
-extern "C" __global__ void __launch_bounds__(1024, 1)
-hash_buckets_staged(const __grid_constant__ Call call) { staged<Shape, Relation>(call); }
+hash_buckets_dispatch(const __grid_constant__ Call call) { sort<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 hash_buckets_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
 extern "C" __global__ void __launch_bounds__(768, 1)
-hash_buckets_combine(const __grid_constant__ Call call) { copy_back<Shape::Source>(call); }
+hash_buckets_combine(const __grid_constant__ Call call) { sorted_back<Shape::Source>(call); }

@@ -4,9 +4,9 @@
 // vit_unpack.fsc:17: route to(s) -> (rank, n, i, j) = input places : int64[4]
 // vit_unpack.fsc:19: dispatch sequence[s] -> patches[to(s).n, to(s).i, to(s).j] on to(s).rank
 // vit_unpack.fsc:20: combine reverse
-#include "move.cuh"
+#include "entries.cuh"
 #include "refuse.cuh"
-#include "give_back.cuh"
+#include "entries_back.cuh"
 
 namespace {
 using namespace fuscoc;
@@ -17,13 +17,16 @@ struct Shape {
   static constexpr bool looks_up = true;
   static constexpr bool comes_back = true;
   static constexpr bool disjoint = true;
+  static constexpr bool every_rank = false;
   static constexpr int num_fields = 1;
   static constexpr int fanout = 1;
   static constexpr int num_keys = 0;
   static constexpr int num_loops = 1;
   static constexpr int num_run_loops = 0;
   static constexpr int num_strides = 0;
-  static constexpr int tile_bytes = 7680;
+  static constexpr int tile_bytes = 0;
+  static constexpr int entry_group = 16;
+  static constexpr int entry_points = 14;
   __device__ static constexpr i64 row_bytes(int field) { return 42; }
   __device__ static constexpr i64 cell_bytes(int field) { return 42; }
   __device__ static constexpr int unit_bytes(int field) { return 2; }
@@ -35,9 +38,10 @@ struct Shape {
   __device__ static i64 run_stride(int field, int loop, const i64* strides) {
     return 1;
   }
+  __device__ static constexpr i64 entry_count(int loop) { return (14); }
+  __device__ static constexpr i64 entry_src_step(int loop) { return (1); }
+  __device__ static constexpr i64 entry_slot_step(int loop) { return (16); }
 };
-static_assert(sizeof(BoxOf<Shape>) == 264);
-static_assert(sizeof(Marks<Shape::num_loops>) == 64);
 
 struct Relation {
   const Call& call;
@@ -72,10 +76,10 @@ struct Relation {
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(512, 1)
-vit_unpack_plan(const __grid_constant__ Call call) { place_pieces<Shape, Relation>(call); }
-extern "C" __global__ void __launch_bounds__(512, 1)
-vit_unpack_dispatch(const __grid_constant__ Call call) { move<Shape, Relation>(call); }
+vit_unpack_plan(const __grid_constant__ Call call) { place_entries<Shape, Relation>(call); }
+extern "C" __global__ void __launch_bounds__(896, 1)
+vit_unpack_dispatch(const __grid_constant__ Call call) { move_entries<Shape>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 vit_unpack_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(512, 1)
-vit_unpack_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }
+extern "C" __global__ void __launch_bounds__(768, 1)
+vit_unpack_combine(const __grid_constant__ Call call) { give_entries<Shape>(call); }

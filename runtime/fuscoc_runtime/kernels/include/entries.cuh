@@ -1,0 +1,333 @@
+// Kernels where slots follow from pieces and entries are short: each is one piece that lies together in the
+// source, one entry behind the other, and all have the same loops. So of an entry a word is enough, the rank and
+// the slot of its first point; no box is kept for any.
+//
+// A warp takes a group of entries, a lane an entry. Those that go on where the one before ends, at both ends, are
+// a chain, and a chain is a box, as `boxes.cuh` copies it: patches side by side become lines of a picture.
+//
+// An entry that is one row of whole words needs no box: lanes take the words of a group, and neighbours those that
+// lie together (`entry_rows.cuh`). Such a row may go to every rank: then it has a word for each.
+#pragma once
+#include "entry_rows.cuh"
+#include "move.cuh"
+
+namespace fuscoc {
+
+template <class Shape>
+struct Entries {
+  static constexpr int kGroup = Shape::entry_group, kLoops = Shape::num_loops + 1, kUnit = Shape::unit_bytes(0);
+  static constexpr i64 entry_points = Shape::entry_points, entry_bytes = entry_points * Shape::row_bytes(0);
+  using Own = Box<kLoops>;
+  static constexpr bool kAreRows = Shape::num_loops == 0 && kUnit == kLine;
+  static_assert((kAreRows || kGroup <= kWarp) && Shape::num_fields == 1 && Shape::num_runs(0) == 0);
+
+  // Where this rank's entries go, and the slots here of those of a rank; -1: nowhere, and none.
+  __device__ static __forceinline__ i64* codes(const Call& call) { return static_cast<i64*>(call.boxes_back); }
+  __device__ static __forceinline__ int* told(const Call& call, int window, int from) {
+    return reinterpret_cast<int*>(call.window[window] + call.marks_at) + from * call.max_boxes;
+  }
+  // Words of an entry.
+  __device__ static __forceinline__ int num_words(const Call& call) { return Shape::every_rank ? call.num_ranks : 1; }
+  __device__ static __forceinline__ u32 num_groups(i64 num_entries) { return u32(ceil_div(num_entries, kGroup)); }
+  __device__ static __forceinline__ u32 num_entries(const Call& call) { return __ldcg(call.num_boxes); }
+  // The word of one of `num` entries; -1 where there is none.
+  template <class Word>
+  __device__ static __forceinline__ i64 word(const Word* words, i64 entry, i64 num) {
+    return entry < num ? __ldcg(words + entry) : -1;
+  }
+
+  // The slots of an entry: ranges of some, `of` loops from one to the next. Slots from one entry of a chain to the next.
+  __device__ static i64 slots(Loop* loop, int& num) {
+    for (int i = 0; i < Shape::num_loops; ++i) loop[i] = {Shape::entry_count(i), 0, Shape::entry_slot_step(i), 0};
+    i64 range = 1;
+    num = count_outer(loop, sort_loops(loop, Shape::num_loops, kTarget), kTarget, range);
+    return range;
+  }
+
+  // A box of `num` entries; `to` is kTarget on the way there, kSource on the way back.
+  __device__ static __noinline__ void make(Own& box, int num, End to) {
+    Loop loop[kLoops + 1], of_slots[kLoops + 1];
+    int ignored;
+    loop[0] = {num, entry_bytes, slots(of_slots, ignored) * Shape::row_bytes(0), 0};
+    for (int i = 0; i < Shape::num_loops; ++i)
+      loop[i + 1] = {Shape::entry_count(i), Shape::entry_src_step(i) * Shape::cell_bytes(0),
+                     Shape::entry_slot_step(i) * Shape::row_bytes(0), 0};
+    const int sorted = sort_loops(loop, kLoops, to);
+    i64 range = Shape::run_bytes(0);
+    const int outer = count_outer(loop, sorted, to, range);
+    make_box<kUnit>(box, loop, sorted, outer, range, Shape::run_bytes(0), to == kTarget ? kSource : kTarget, to, kItemLines);
+  }
+
+  // What a warp keeps to copy chains: the box of the last one, which the next one often is alike to.
+  struct Copier {
+    Own box;
+    Places places;
+    int num;  // of entries, 0: none yet
+  };
+  __device__ static __noinline__ void copy(Copier& mine, int num, End to, const char* from_at, char* to_at, int lane) {
+    __syncwarp();
+    if (mine.num != num) {
+      __syncwarp();
+      if (lane == 0) make(mine.box, num, to), mine.num = num;
+      __syncwarp();
+    }
+    const BoxCopy<kUnit, kSettled, kLoops> lines{mine.box, from_at, to_at, mine.places};
+    for (u32 item = 0; item < mine.box.num_items; ++item) lines.item(item, lane, Nothing{});
+  }
+
+  // The lanes of chains, those that `begins` says of them: for each, `work(first lane, entries)`.
+  template <class Work>
+  __device__ static __forceinline__ void each(bool there, bool begins, Work work) {
+    const u32 valid = __ballot_sync(kAllLanes, there);
+    for (u32 first = __ballot_sync(kAllLanes, there && begins); first; first &= first - 1) {
+      const int lane = __ffs(first) - 1;
+      const u32 rest = first & (first - 1), ends = (rest | ~valid) & ~((2u << lane) - 1);
+      work(lane, (ends ? __ffs(ends) - 1 : kWarp) - lane);
+    }
+  }
+  // Whether a lane's word does not go on where that of the lane before ends.
+  __device__ static __forceinline__ bool begins(i64 word, i64 step, int lane) {
+    const i64 before = __shfl_up_sync(kAllLanes, word, 1);
+    return lane == 0 || before < 0 || word != before + step;
+  }
+};
+
+// Plan kernel, of several CTAs: the words of all entries. CTA 0 clears what they add up before it meets the ranks;
+// the others begin when it has.
+template <class Shape, class Relation>
+struct PlaceEntries {
+  using All = Entries<Shape>;
+  struct Shared {
+    Meeting meeting;
+    u64 points_to[kMaxRanks];
+  };
+  const Call& call;
+  Shared& shared;
+  const Relation relation;
+  const u32 epoch;
+  const int dropped;
+
+  __device__ __forceinline__ void drop(u32& word) const {
+    note(call, word, u32(All::entry_points));
+    atomicAdd(&call.routing->dropped[dropped], u32(All::entry_points));
+  }
+  // The code of an entry; of a rank that refused, whose slots nobody knows, one whose results are lost.
+  __device__ __forceinline__ i64 code(i64 entry, i64 lowest, i64 highest) const {
+    PieceOf<Shape> piece;
+    relation.template piece<0>(entry, piece);
+    const i64 rank = piece.rank, slot = piece.slot;
+    if (rank == -1) return -1;
+    const bool known = rank >= 0 && rank < call.num_ranks;
+    if (known && shared.meeting.peers.refusing >> rank & 1) return entry_code(int(rank), 0);
+    if (known && slot + lowest >= 0 && slot + highest < shared.meeting.num_slots_of[rank]) return entry_code(int(rank), slot);
+    drop(call.state->bad_keys);
+    return -1;
+  }
+  __device__ void run() {
+    const i64 thread = i64(blockIdx.x) * blockDim.x + threadIdx.x, step = i64(gridDim.x) * blockDim.x;
+    if (threadIdx.x < kMaxRanks) shared.points_to[threadIdx.x] = 0;
+    if (blockIdx.x == 0 && threadIdx.x < 2 + kMaxRanks) call.moved[threadIdx.x] = 0;
+    for (i64 word = thread; word < ceil_div(call.num_slots, 32); word += step) call.filled[word] = 0;
+    __syncthreads();
+    if (blockIdx.x == 0 && threadIdx.x < 2 * kMaxRanks) fence_system();  // who tells the others below
+    meet(call, shared.meeting, epoch);
+    const Peers& peers = shared.meeting.peers;
+    if (blockIdx.x == 0 && threadIdx.x == 0) keep_peers(call, peers);
+    if (threadIdx.x == 0) {
+      const u64* const mine = counts_of(call, epoch, call.rank, call.rank) + 1;
+      wait_until(call, kPlanLocal, 0, 0, [&] { return u32(load_acquire(mine) >> 32) == epoch; });
+    }
+    __syncthreads();
+    i64 num = relation.num_entries();
+    const int num_words = All::num_words(call);
+    if (num * num_words > call.max_entries) {
+      if (thread == 0) note(call, call.state->excess, u32(min(num - call.max_entries / num_words, i64(1) << 30)));
+      num = 0;
+    }
+    if (peers.failed) num = 0;
+    i64 lowest = 0, highest = 0;
+    for (int i = 0; i < Shape::num_loops; ++i) {
+      const i64 reach = Shape::entry_slot_step(i) * (Shape::entry_count(i) - 1);
+      lowest += min(reach, i64(0));
+      highest += max(reach, i64(0));
+    }
+    for (i64 entry = thread; entry < num * num_words; entry += step) {
+      const i64 made = code(entry, lowest, highest);
+      All::codes(call)[entry] = made;
+      for (int rank = 0; rank < call.num_ranks; ++rank) {
+        if (peers.refusing >> rank & 1) continue;
+        const bool there = made >= 0 && entry_rank(made) == rank;
+        All::told(call, rank, call.rank)[entry] = there ? int(entry_slot(made)) : -1;
+        if (there) atomicAdd(&shared.points_to[rank], u64(All::entry_points));
+      }
+    }
+    __syncthreads();
+    if (int(threadIdx.x) < call.num_ranks) {
+      const u64 points = shared.points_to[threadIdx.x];
+      atomicAdd(&call.moved[2 + threadIdx.x], points);
+      atomicAdd(&call.moved[0], points * Shape::row_bytes(0));
+    }
+    if (thread == 0) {
+      *call.num_boxes = u32(num);
+      call.moved[1] = u64(call.num_sources * num_words);
+    }
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    fence_system();
+    if (atomicAdd(&call.state->sent[epoch & 1], 1u) != gridDim.x - 1) return;
+    fence_system();
+    for (int rank = 0; rank < call.num_ranks; ++rank)
+      store_relaxed(ready_word(call, rank, call.rank, 0), tagged(u32(num), epoch));
+  }
+};
+
+template <class Shape, class Relation>
+__device__ __forceinline__ void place_entries(const Call& call) {
+  __shared__ Numbers numbers;
+  __shared__ typename PlaceEntries<Shape, Relation>::Shared shared;
+  const u32 turn = begin_plan(call, numbers);
+  let_next_start();
+  if (numbers.aborted) {
+    plan_nothing<Shape>(call);
+    if (blockIdx.x == 0 && threadIdx.x == 0) *call.num_boxes = 0;
+  } else {
+    PlaceEntries<Shape, Relation>{call, shared, Relation{call}, numbers.epoch, int(numbers.use & 1)}.run();
+  }
+  finish_plan(call, numbers, turn);
+}
+
+// Dispatch kernel. Items are groups of this rank, from several places of the list in turn, since entries of a rank
+// may follow each other; then groups of all ranks, whose slots here are marked as filled.
+template <class Shape>
+struct MoveEntries {
+  using All = Entries<Shape>;
+  struct Shared {
+    typename All::Copier copier[kWarp];
+  };
+  const Call& call;
+  const u32 epoch;
+  const int lane;
+  typename All::Copier& copier;
+  const i64 step;  // slots from an entry of a chain to the next
+
+  __device__ void send(u32 group, i64 num) const {
+    const i64 first = i64(group) * All::kGroup;
+    if constexpr (All::kAreRows) {
+      const char* const from = call.source[0] + first * All::entry_bytes;
+      const int num_words = All::num_words(call);
+      for (int turn = 1; turn <= num_words; ++turn) {  // that of the next rank first
+        const Rows<Shape> rows(All::codes(call), first, num, (call.rank + turn) % num_words, num_words, lane);
+        if (!rows.any()) continue;
+        rows.copy([&](i64 code, i64 at, i64 inside) -> RowWord {
+          if (code < 0 || call.routing->refusing >> entry_rank(code) & 1) return {};
+          char* const to = call.window[entry_rank(code)] + call.rows_at[0] + entry_slot(code) * Shape::row_bytes(0);
+          return {from + at, to + inside};
+        });
+      }
+      return;
+    }
+    const i64 code = lane < All::kGroup ? All::word(All::codes(call), first + lane, num) : -1;
+    const bool there = code >= 0 && !(call.routing->refusing >> entry_rank(code) & 1);
+    All::each(there, All::begins(code, step, lane), [&](int head, int count) {
+      const i64 to = __shfl_sync(kAllLanes, code, head);
+      const int rank = entry_rank(to);
+      All::copy(copier, count, kTarget, call.source[0] + (first + head) * All::entry_bytes,
+                call.window[rank] + call.rows_at[0] + entry_slot(to) * Shape::row_bytes(0), lane);
+    });
+  }
+  // The slots of rows; lanes with those that are one behind the other mark them together.
+  __device__ __forceinline__ void mark_rows(const Rows<Shape>& rows) const {
+    for (const i64 slot : rows.code) {
+      const bool begins = All::begins(slot, step, lane);
+      const u32 heads = __ballot_sync(kAllLanes, slot < 0 || begins);
+      if (slot < 0 || !(heads >> lane & 1)) continue;
+      const u32 behind = heads & ~((2u << lane) - 1);
+      const int count = (behind ? __ffs(behind) - 1 : kWarp) - lane;
+      mark_word(call, slot, count, 0);
+      mark_word(call, slot, count, 1);
+    }
+  }
+  __device__ void mark(int from, u32 group, i64 num) const {
+    if constexpr (All::kAreRows) {
+      const int num_words = All::num_words(call);
+      for (int turn = 0; turn < num_words; ++turn)
+        mark_rows(Rows<Shape>(All::told(call, call.rank, from), i64(group) * All::kGroup, num, turn, num_words, lane));
+      return;
+    }
+    const i64 entry = i64(group) * All::kGroup + lane;
+    const i64 slot = lane < All::kGroup ? All::word(All::told(call, call.rank, from), entry, num) : -1;
+    Loop loop[All::kLoops + 1];
+    int num_loops;
+    const i64 range = All::slots(loop, num_loops);
+    i64 ranges = 1;
+    for (int i = 0; i < num_loops; ++i) ranges *= loop[i].count;
+    All::each(slot >= 0, All::begins(slot, step, lane), [&](int head, int count) {
+      const i64 begin = __shfl_sync(kAllLanes, slot, head), length = range * count, words = (length + 62) / 32;
+      for (i64 i = lane; i < words * ranges; i += kWarp) {
+        i64 at = begin, number = i / words;
+        for (int j = num_loops - 1; j >= 0; --j) {
+          at += number % loop[j].count * loop[j].dst;
+          number /= loop[j].count;
+        }
+        mark_word(call, at, length, i % words);
+      }
+    });
+  }
+
+  __device__ void run(int warp, int num_warps) const {
+    const i64 num = All::num_entries(call);
+    const u32 num_items = All::num_groups(num), part = (num_items + kPlacesOfList - 1) / kPlacesOfList;
+    const u32 first = gridDim.x * num_warps, num_turns = kPlacesOfList * part;
+    u32* const next = &call.state->next_send[epoch & 1];
+    u32 turn = warp * gridDim.x + blockIdx.x;
+    while (turn < num_turns) {
+      const u32 after = lane == 0 ? first + atomicAdd(next, 1u) : 0;
+      const u32 group = turn % kPlacesOfList * part + turn / kPlacesOfList;
+      if (group < num_items) send(group, num);
+      turn = __shfl_sync(kAllLanes, after, 0);
+    }
+    const u32 marked = lane < call.num_ranks && !(call.routing->refusing >> lane & 1) ? told_boxes(call, lane, epoch) : 0;
+    if (blockIdx.x == 0 && warp == 0 && lane < call.num_ranks) *num_told(call, call.rank, lane) = tagged(marked, epoch);
+    const u32 groups = All::num_groups(marked), before = sum_to_lane(groups);
+    const u32 all = __shfl_sync(kAllLanes, before, kWarp - 1);
+    for (u32 item = turn - num_turns; item < all;) {
+      const u32 after = lane == 0 ? first + atomicAdd(next, 1u) - num_turns : 0;
+      const int from = __ffs(__ballot_sync(kAllLanes, item < before)) - 1;
+      mark(from, item - __shfl_sync(kAllLanes, before - groups, from), __shfl_sync(kAllLanes, marked, from));
+      item = __shfl_sync(kAllLanes, after, 0);
+    }
+  }
+};
+
+template <class Shape>
+__device__ __forceinline__ void move_entries(const Call& call) {
+  using Kind = MoveEntries<Shape>;
+  __shared__ typename Kind::Shared shared;
+  __shared__ u32 epoch;
+  __shared__ bool aborted;
+  if (threadIdx.x == 0) {
+    const u32 before = *(volatile u32*)&call.state->dispatch_epoch, abort = *(volatile u32*)&call.state->abort;
+    epoch = before + 1;
+    aborted = abort;
+  }
+  if (threadIdx.x < kWarp) shared.copier[threadIdx.x].num = 0;
+  wait_for_plan(call);
+  const u32 place = enter(call);
+  leave(call, place, [&](State& state) {
+    const u32 other = ~epoch & 1;
+    state.dispatch_epoch = epoch;
+    state.planned = state.next_send[other] = state.sent[other] = 0;
+  });
+  if (!aborted) {
+    const int warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
+    Loop loop[Entries<Shape>::kLoops + 1];
+    int ignored;
+    Kind{call, epoch, lane, shared.copier[warp], Entries<Shape>::slots(loop, ignored)}.run(warp, num_warps);
+    __syncthreads();
+    if (warp == num_warps - 1)
+      tell_moved(call, epoch, lane, __shfl_sync(kAllLanes, place, kWarp - 1) == gridDim.x - 1);
+  }
+  wait_for_previous();
+}
+
+}  // namespace fuscoc

@@ -1,0 +1,70 @@
+// Shuffle `all_gather` in all_gather.fsc, by fuscoc 0.1.0. Do not edit.
+//
+// all_gather.fsc:10: segment token { x : bf16[width] }
+// all_gather.fsc:15: dispatch mine[t] -> all[rank * part + t] on p
+// all_gather.fsc:16: combine reverse reduce sum
+#include "entries.cuh"
+#include "refuse.cuh"
+#include "entries_back.cuh"
+
+namespace {
+using namespace fuscoc;
+
+struct Shape {
+  static constexpr bool compact = false;
+  static constexpr bool ragged = false;
+  static constexpr bool looks_up = true;
+  static constexpr bool comes_back = true;
+  static constexpr bool disjoint = true;
+  static constexpr bool every_rank = true;
+  using Element = Bf16;
+  static constexpr int num_fields = 1;
+  static constexpr int fanout = 1;
+  static constexpr int num_keys = 0;
+  static constexpr int num_loops = 0;
+  static constexpr int num_run_loops = 0;
+  static constexpr int num_strides = 0;
+  static constexpr int tile_bytes = 0;
+  static constexpr int entry_group = 8;
+  static constexpr int entry_points = 1;
+  __device__ static constexpr i64 row_bytes(int field) { return 2048; }
+  __device__ static constexpr i64 cell_bytes(int field) { return 2048; }
+  __device__ static constexpr int unit_bytes(int field) { return 16; }
+  __device__ static constexpr i64 run_bytes(int field) { return 2048; }
+  __device__ static constexpr int num_runs(int field) { return 0; }
+  __device__ static constexpr i64 run_count(int field, int loop) {
+    return 1;
+  }
+  __device__ static i64 run_stride(int field, int loop, const i64* strides) {
+    return 1;
+  }
+  __device__ static constexpr i64 entry_count(int loop) { return 1; }
+  __device__ static constexpr i64 entry_src_step(int loop) { return 1; }
+  __device__ static constexpr i64 entry_slot_step(int loop) { return 1; }
+};
+
+struct Relation {
+  const Call& call;
+  static constexpr int num_pieces = 1;
+  __device__ __forceinline__ i64 num_entries() const { return call.num_sources; }
+  template <int kPiece>
+  __device__ __forceinline__ void piece(i64 point, PieceOf<Shape>& piece) const {
+    const auto p_ = point % i64(call.num_ranks);
+    const auto t_ = point / i64(call.num_ranks);
+    const auto is_rank_ = (p_ >= i64(-1)) && (p_ < i64(call.num_ranks));
+    piece.src = t_;
+    piece.rank = (is_rank_ ? p_ : i64(-2));
+    piece.slot = ((i64(call.rank) * ((i64(call.num_ranks) + i64(8191)) / i64(call.num_ranks))) + t_);
+    piece.num_loops = 0;
+  }
+};
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+all_gather_plan(const __grid_constant__ Call call) { place_entries<Shape, Relation>(call); }
+extern "C" __global__ void __launch_bounds__(896, 1)
+all_gather_dispatch(const __grid_constant__ Call call) { move_entries<Shape>(call); }
+extern "C" __global__ void __launch_bounds__(256, 1)
+all_gather_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
+extern "C" __global__ void __launch_bounds__(768, 1)
+all_gather_combine(const __grid_constant__ Call call) { give_entries<Shape>(call); }
