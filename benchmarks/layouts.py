@@ -45,6 +45,7 @@ SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "vit_nchw": ("vit_patches_nchw", {}),
     "vit_normalised": ("vit_patches_normalised", {}),
     "kv": ("kv_pages", {}),
+    "kv_whole": ("kv_pages", {}),
     "kv_cache": ("kv_cache", {}),
     "all_gather": ("all_gather", {"total": 65536, "width": 1024}),
     "halo": ("halo", {"rows": 65536, "reach": 2, "width": 1024}),
@@ -60,7 +61,7 @@ WITHOUT_KERNELS = {"cuda": ("vit_normalised",), "triton": ("all_gather", "halo")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as in that example
 LOOKUPS = {"buckets_512": 1 << 18, "buckets_64": 1 << 22, "buckets_16": 1 << 22}  # of a rank
 BUCKETS = 64
-PAGES = 160  # of a rank's cache
+PAGES, MOVES = 160, 128  # of a rank's cache, and of those that it gives away
 
 
 def compile_all(names: Sequence[str], backends: Sequence[str]) -> None:
@@ -93,6 +94,7 @@ def of_case(name: str, rank: int, ranks: int, device: torch.device) -> Case:
         "vit_nchw": planes,
         "vit_normalised": normalised,
         "kv": pages,
+        "kv_whole": whole_cache,
         "kv_cache": kept_pages,
     }
     if name in make:
@@ -214,16 +216,27 @@ def normalised(rank: int, ranks: int, device: torch.device) -> Case:
     return replace(case, num_remote=2 * case.num_remote, there=there, back=None)
 
 
-def pages(rank: int, ranks: int, device: torch.device) -> Case:
-    """Pages of a cache, each in all layers, dealt out to the ranks."""
-    layers, moves, line = 32, 128, 65536
-    cache = random_bytes(layers, PAGES, line, device=device)
-    source = torch.randperm(PAGES, device=device)[:moves]
+def whole_cache(rank: int, ranks: int, device: torch.device) -> Case:
+    """All pages of a cache, so that what comes back is a whole one."""
+    return pages(rank, ranks, device, MOVES)
+
+
+def pages(rank: int, ranks: int, device: torch.device, num_pages: int = PAGES) -> Case:
+    """Pages of a cache, each in all layers, dealt out to the ranks; others come back as 0."""
+    layers, moves, line = 32, MOVES, 65536
+    cache = random_bytes(layers, num_pages, line, device=device)
+    source = torch.randperm(num_pages, device=device)[:moves]
     to = torch.arange(moves, device=device) * ranks // moves
     slot = torch.arange(moves, device=device) - to * (moves // ranks) + rank * (moves // ranks)
 
     def there(cache: Tensor) -> Tensor:
         return exchanged(cache[:, source].transpose(0, 1).contiguous(), ranks)
+
+    def back(rows: Tensor) -> Tensor:
+        came = exchanged(rows, ranks).view(moves, layers, -1)
+        made = torch.zeros_like(cache) if num_pages > moves else torch.empty_like(cache)
+        made[:, source] = came.transpose(0, 1)
+        return made
 
     inputs = {
         "source_page": source,
@@ -231,7 +244,9 @@ def pages(rank: int, ranks: int, device: torch.device) -> Case:
         "slots": moves,
     }
     remote = moves * layers * line // ranks * (ranks - 1)
-    return Case(cache, inputs, moves, moves, remote, there, None)
+    returned = torch.zeros_like(cache)
+    returned[:, source] = cache[:, source]
+    return Case(cache, inputs, moves, moves, remote, there, back, returned)
 
 
 def kept_pages(rank: int, ranks: int, device: torch.device) -> Case:
@@ -250,7 +265,7 @@ def kept_pages(rank: int, ranks: int, device: torch.device) -> Case:
         "block_table": table,
         "cache": ours.view(torch.bfloat16).view(layers, moves, 16, 2, 8, 128),
     }
-    return Case(case.source, inputs, moves, moves, case.num_remote, there, None)
+    return replace(case, inputs=inputs, there=there, back=None)
 
 
 def hashed(lookups: int, row: int, rank: int, ranks: int, device: torch.device) -> Case:
@@ -293,7 +308,7 @@ def measure(
     ) as shuffle:
         as_is = name in PARTS or name in ("vit", "vit_nchw", "vit_normalised")
         x = case.source if as_is else shaped(case.source, shuffle, True)
-        if name in ("fft", "kv", "kv_cache"):
+        if name in ("fft", "kv", "kv_whole", "kv_cache"):
             x = x.view(*case.source.shape[:2], *x.shape[1:])
         if name.startswith("ulysses"):
             x = x.view(*case.source.shape[:2], -1)

@@ -26,7 +26,14 @@ from fuscoc.codegen.cuda_types import (
     unit_bytes,
 )
 from fuscoc.diagnostics import DiagnosticSink, Label
-from fuscoc.lang.checked import CheckedShuffle, Combine, Const, IndexRef, PackedTarget
+from fuscoc.lang.checked import (
+    CheckedShuffle,
+    Combine,
+    Const,
+    DenseTarget,
+    IndexRef,
+    PackedTarget,
+)
 from fuscoc.lang.padding import DEFAULT_PADDING, PADDINGS
 from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.source import Span
@@ -154,6 +161,16 @@ def goes_everywhere(shuffle: CheckedShuffle) -> Faults:
         yield Fault(shuffle.every_rank.span, reason)
 
 
+def places_segments(shuffle: CheckedShuffle) -> Faults:
+    """Whether segments lie apart is checked with their slots, where each has one."""
+    combine = shuffle.combine
+    if combine is not None and combine.checks_cells:
+        many = len(shuffle.domain) > shuffle.num_source_dims
+        if many or not isinstance(shuffle.target, DenseTarget):
+            reason = "inputs say where its segments lie, and some have other than one given slot"
+            yield Fault(shuffle.source.span, reason)
+
+
 def goes_everywhere_unlike_rows(shuffle: CheckedShuffle) -> Faults:
     """To every rank go rows of whole words as they lie in the source, and their sum comes back."""
     if shuffle.every_rank is None:
@@ -271,7 +288,7 @@ def of_packed(entry: Entry) -> Entry:
 
 
 # What neither kind of kernels inside one node can do.
-_NODE: Table = (repeats_rows, of_packed(pads_far), weighs_in_f64)
+_NODE: Table = (repeats_rows, of_packed(pads_far), weighs_in_f64, places_segments)
 
 CUDA: Table = (
     demands_triton,

@@ -23,7 +23,7 @@ from fuscoc.dialect.l0 import (
 from fuscoc.dialect.l2 import Descriptors, Exchange
 from fuscoc.dialect.l3 import ForEachPoint, Launch
 from fuscoc.dialect.path import Path
-from fuscoc.dialect.relation import Point
+from fuscoc.dialect.relation import Point, must_be_apart
 from fuscoc.lang import checked
 from fuscoc.lang.padding import PADDINGS
 from fuscoc.lang.scope import BUILTINS
@@ -97,6 +97,7 @@ def _relation(shuffle: Any, kernel_name: KernelName) -> dict[str, Any]:
         "block": loop.read("block"),
         "outputs": ["source", *addresses, "rank", place],
         "addresses": addresses,
+        "apart": must_be_apart(point),
     }
 
 

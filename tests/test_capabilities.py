@@ -107,6 +107,18 @@ EXAMPLES = {
         "w",
         "its weights are f64, and so are what they weigh",
     ),
+    "places_segments": Example(
+        spec(
+            "index y : rows",
+            "route from(t) -> y = input places : int64",
+            "view moved[t] = table[from(t)]",
+            table="layout table[y] of item dense(rows)",
+            source="moved[t]",
+            combine="combine reverse reduce sum",
+        ),
+        "moved[t]",
+        "inputs say where its segments lie, and some have other than one given slot",
+    ),
     "repeats_rows": Example(
         spec(options="dedup(node)"),
         "dedup(node)",

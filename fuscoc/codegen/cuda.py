@@ -236,6 +236,7 @@ def print_shape(shuffle: CudaShuffle, sizes: CudaSizes, name: str = "Shape") -> 
     traits = [("weighted", shuffle.weighted), ("compact", shuffle.compact)]
     if leaves and shuffle.is_placed:
         traits.append(("scattered", any(field.loops for field in fields)))
+        traits.append(("apart", shuffle.apart))
     for trait, holds in traits:
         lines += [f"  static constexpr bool {trait} = {str(holds).lower()};"]
     lines += [f"  static constexpr int {name} = {value};" for name, value in constants.items()]

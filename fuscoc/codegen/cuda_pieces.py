@@ -131,6 +131,7 @@ def _shape(
         "looks_up": op is None or op.looks_up(),
         "comes_back": shuffle.combine is not None,
         "disjoint": op is None or bool(op.read("disjoint")),
+        "apart": shuffle.apart,
         "every_rank": shuffle.every_rank,
     }
     constants: dict[str, int | None] = {

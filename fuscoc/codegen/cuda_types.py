@@ -82,7 +82,8 @@ class CudaShuffle:
     the slot of every point and nothing is counted: there are no keys. With ``ragged`` extents vary
     with the outermost index, as inputs say. Segments that go to ``every_rank`` have ``fanout``
     points for each. ``in_order``: segment i lies behind segment i - 1, so that nothing needs to be
-    stored to find it.
+    stored to find it. ``apart``: a call checks that no two segments begin with the same source
+    cell.
     """
 
     name: str
@@ -101,6 +102,7 @@ class CudaShuffle:
     ragged: bool = False
     every_rank: bool = False
     in_order: bool = True
+    apart: bool = False
     padding: str = "fewest"
 
     @property

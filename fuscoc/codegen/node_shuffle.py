@@ -25,7 +25,7 @@ from fuscoc.dialect.l3_values import Cast, Normalise, vector_of
 from fuscoc.dialect.mlir import ir
 from fuscoc.dialect.node import Node
 from fuscoc.dialect.polynomials import Polynomial
-from fuscoc.dialect.relation import Domain, Point
+from fuscoc.dialect.relation import Domain, Point, must_be_apart
 from fuscoc.lang.padding import DEFAULT_PADDING
 from fuscoc.lang.scope import BUILTINS
 
@@ -59,6 +59,7 @@ def node_shuffle(module: Any) -> CudaShuffle:
         ragged=bool(points.read("ragged")),
         every_rank=bool(points.read("every_rank")),
         padding=assigns[0].read("padding") if assigns else DEFAULT_PADDING,
+        apart=must_be_apart(terminator(points, 1, Point)),
         in_order=_is_in_order(points, ops_of(copy, LoadField)[0]),
     )
 

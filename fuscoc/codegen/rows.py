@@ -37,7 +37,9 @@ from fuscoc.codegen.places import (
 from fuscoc.codegen.row_casts import load_scales, normalised, scaled
 from fuscoc.codegen.row_values import Piece, access, converted, lanes_of, row_at, weighted
 from fuscoc.codegen.tiles import Tile, cut_row, warps_for
+from fuscoc.dialect.base import terminator
 from fuscoc.dialect.dtypes import to_mlir
+from fuscoc.dialect.expressions import expression, nodes
 from fuscoc.dialect.l2 import ENDS
 from fuscoc.dialect.l3 import ForChunks, ForEachDescriptor, ForTerms, Signal, Wait
 from fuscoc.dialect.l3_values import (
@@ -57,6 +59,7 @@ from fuscoc.dialect.l3_values import (
     vector_type,
 )
 from fuscoc.dialect.mlir import arith, ir
+from fuscoc.dialect.relation import Inside, Point
 from fuscoc.lang.reductions import REDUCTIONS
 
 
@@ -118,9 +121,18 @@ def build_row_kernel(wanted: RowKernel, shuffle: Any) -> None:
         loop = ForEachDescriptor.build(count)
         block = body_of(loop, "i")
         with ir.InsertionPoint(block):
-            _Rows(wanted, values, block.arguments[0]).move(fields)
+            _Rows(wanted, values, block.arguments[0], _leaves_out(wanted, shuffle)).move(fields)
         if wanted.signals:
             Signal.build(*(values[argument.name] for argument in SIGNALS))
+
+
+def _leaves_out(wanted: RowKernel, shuffle: Any) -> bool:
+    """Whether a source without rows may have no place in the result: an input that is -1 drops its
+    points, and would have said the place."""
+    if not wanted.reduces or "dst_offset" not in wanted.columns:
+        return False
+    place = expression(terminator(shuffle, 1, Point).src_offset)
+    return any(node.op == Inside.OPERATION_NAME for node in nodes(place))
 
 
 def _arguments(wanted: RowKernel, fields: Iterable[Field]) -> list[Argument]:
@@ -141,8 +153,8 @@ def _arguments(wanted: RowKernel, fields: Iterable[Field]) -> list[Argument]:
 class _Rows:
     """Builds the body for one descriptor."""
 
-    def __init__(self, wanted: RowKernel, values: Values, index: Any) -> None:
-        self.wanted = wanted
+    def __init__(self, wanted: RowKernel, values: Values, index: Any, leaves_out: bool) -> None:
+        self.wanted, self.leaves_out = wanted, leaves_out
         self.values = values
         self.entry = {}
         for name in wanted.columns:
@@ -187,6 +199,25 @@ class _Rows:
             field: self.destination(field.name, field.dst, field.stored)
             for field in _fields(pieces)
         }
+        if not self.leaves_out:
+            self.stored(pieces, at, rows, scales, to, strides)
+            return
+        begin, end = (self.entry[f"term_{name}"] for name in ("begin", "end"))
+        there = arith.cmpi(arith.CmpIPredicate.slt, begin, end)
+        once = ForTerms.build(constant(0), arith.select(there, constant(1), constant(0)))
+        with ir.InsertionPoint(body_of(once, "once")):
+            self.stored(pieces, at, rows, scales, to, strides)
+
+    def stored(
+        self,
+        pieces: Sequence[Piece],
+        at: Sequence[Any],
+        rows: Sequence[Any],
+        scales: Sequence[Any],
+        to: Mapping[Field, Any],
+        strides: Mapping[Field, Sequence[Any]],
+    ) -> None:
+        """Store a row a piece."""
         for piece, lane, row, factors in zip(pieces, at, rows, scales, strict=True):
             field = piece.field
             if field.scales is not None:

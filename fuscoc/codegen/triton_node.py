@@ -176,10 +176,13 @@ class _Printer:
 
     def place(self) -> list[str]:
         """The planner's kernels where the relation gives slots."""
-        sizes = {"fanout": self.shuffle.fanout, "tile": self.tile_points}
+        apart = self.shuffle.apart
+        begun = {"begun": "begun"} if apart else {}
+        sizes = {"fanout": self.shuffle.fanout, "tile": self.tile_points, "apart": apart}
+        sizes |= {} if apart else {"begun": 0}
         return [
             self.kernel("exchange", "place.exchange", {"num_slots": "num_slots"}, {}),
-            self.kernel("place", "place.place", {}, sizes),
+            self.kernel("place", "place.place", begun, sizes),
         ]
 
     def plan(self) -> list[str]:

@@ -217,6 +217,7 @@ class _Printer:
             "ragged": self.shuffle.ragged,
             "fixed": not self.op.looks_up(),
             "comes_back": self.shuffle.combine is not None,
+            "apart": self.shuffle.apart,
         }
         return self.kernel("place", "pieces.place", self.given, given, self.sizes.plan_warps)
 
@@ -226,6 +227,7 @@ class _Printer:
         places = {f"rows_at_{i}": f"rows_at.{field.name}" for i, field in enumerate(leaving)}
         given = {
             "ticket": None,
+            "begun": None if self.shuffle.apart else 0,
             "source_fields": as_tuple(list(sources)),
             "rows_at": as_tuple(list(places)),
             "rows": as_tuple(self.rows()),
@@ -233,8 +235,10 @@ class _Printer:
             "num_loops": self.num_loops,
             "lines_at_once": as_tuple([str(each.lines) for each in self.sizes.fields]),
             "item_lines": self.sizes.item_lines,
+            "apart": self.shuffle.apart,
         }
-        parameters = {"ticket": "ticket", **sources, **places}
+        begun = {"begun": "begun"} if self.shuffle.apart else {}
+        parameters = {"ticket": "ticket", **begun, **sources, **places}
         return self.kernel("dispatch", "move.dispatch", parameters, given, self.sizes.copy_warps)
 
     def clear(self) -> str:

@@ -226,6 +226,8 @@ class _Builder:
             relation.Drop.build(scalars.lower(target.placed))
         for value in dict.fromkeys(self.checked.dropping):
             relation.Drop.build(scalars.lower(value))
+        if self.checked.combine is not None and self.checked.combine.checks_cells:
+            relation.Apart.build()
         lengths = [1 if item.length is None else item.length for item in source.subscripts]
         order = tuple(dim for dim in source.order if lengths[dim] > 1)
         is_other = list(order) != sorted(order)

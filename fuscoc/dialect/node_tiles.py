@@ -112,11 +112,8 @@ class CudaTile(Op, name="cuda_tile"):
             _check_scattered(op)
         if op.read("sorted_rows") > 1:
             _check_sorted(op, arrived)
-        (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
-        rows = op.read("dispatch_warps") * op.read("dispatch_rows")
-        needed = rows * op.read("buffer_bytes")
-        if needed > target.room:
-            raise VerifyError(f"needs {needed} bytes of shared memory, and has {target.room}")
+        warps, rows = op.read("dispatch_warps"), op.read("dispatch_rows")
+        _check_shared(op, warps * rows * op.read("buffer_bytes"))
 
 
 class CudaPieceTile(Op, name="cuda_piece_tile"):
@@ -341,24 +338,25 @@ def _check_scattered(op):
 
 def _check_sorted(op, arrived):
     """A CTA plans and sorts rows of segments that have one slot each, which they are assigned."""
-    node, rows = op.operation.parent, op.read("sorted_rows")
+    node, rows, warps = op.operation.parent, op.read("sorted_rows"), op.read("dispatch_warps")
     (points,), assigns = ops_of(node, NodePoints), ops_of(node, NodeAssign)
     if points.read("fanout") > 1 or not assigns or assigns[0].read("compact"):
         raise VerifyError("must not sort rows but of one slot each, which it is assigned")
     if op.read("leaving") or op.read("num_passes") > 1:
         raise VerifyError("must sort whole rows, as they arrive")
-    (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
-    row = sum(size for *_, size in arrived)
     num_keys = ops_of(node, NodeCount)[0].follow("placement").read("num_keys")
-    buffers = 0
-    if op.read("dispatch_rows") > 1:
-        if rows % WARP or rows > MOVED_ROWS:
-            raise VerifyError(f"must plan whole warps of rows, {MOVED_ROWS} at most")
-        buffers = op.read("dispatch_warps") * op.read("dispatch_rows") * op.read("buffer_bytes")
-    elif op.read("dispatch_warps") * WARP != PLAN_THREADS or rows not in SORTED_ROWS:
+    moved = op.read("dispatch_rows")
+    if moved > 1 and (rows % WARP or rows > MOVED_ROWS):
+        raise VerifyError(f"must plan whole warps of rows, {MOVED_ROWS} at most")
+    if moved == 1 and (warps * WARP != PLAN_THREADS or rows not in SORTED_ROWS):
         raise VerifyError(f"must sort a tile of {SORTED_ROWS} rows by {PLAN_THREADS} threads")
-    words = [each["word_bytes"] for each in op.read("arriving")]
-    needed = planning_bytes(target.arch, words, row, num_keys, rows, buffers)
+    buffers = warps * moved * op.read("buffer_bytes") if moved > 1 else 0
+    words, row = [each["word_bytes"] for each in op.read("arriving")], sum(n for *_, n in arrived)
+    _check_shared(op, planning_bytes(op.read("arch"), words, row, num_keys, rows, buffers))
+
+
+def _check_shared(op, needed):
+    (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
     if needed > target.room:
         raise VerifyError(f"needs {needed} bytes of shared memory, and has {target.room}")
 
@@ -388,10 +386,7 @@ def _check_copied(op):
         raise VerifyError("must not copy several rows a warp where they are summed up")
     if op.read("team_warps") > 1 or op.read("team_vectors") > 1:
         raise VerifyError("must copy rows by teams of a warp, one vector a thread")
-    (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
-    needed = op.read("teams") * op.read("combine_rows") * PLACE_BYTES
-    if needed > target.room:
-        raise VerifyError(f"needs {needed} bytes of shared memory, and has {target.room}")
+    _check_shared(op, op.read("teams") * op.read("combine_rows") * PLACE_BYTES)
 
 
 def _check_ends(op, left, arrived, casts):

@@ -1,5 +1,7 @@
 """What stands inside the regions of a relation, beside ``arith``: leaves and terminators."""
 
+from typing import Any
+
 from fuscoc.dialect.attrs import Array, Integer, Ref, VerifyError, attributes
 from fuscoc.dialect.base import I64, Op, check_role
 from fuscoc.dialect.mlir import ext, ir
@@ -66,6 +68,11 @@ class Point(Op, name="point", traits=[ir.IsTerminatorTrait]):
     @classmethod
     def check(cls, op):
         _check_inside_shuffle(op)
+
+
+def must_be_apart(point: Any) -> bool:
+    """Whether a run checks that the segments of a relation, which ends in ``point``, are."""
+    return any(isinstance(op, Apart) for op in point.operation.block)
 
 
 def _check_inside_shuffle(op, *more):
@@ -152,6 +159,20 @@ class Drop(Op, name="drop"):
     @classmethod
     def check(cls, op):
         _check_inside_shuffle(op, "fsc.node_pieces")
+
+
+class Apart(Op, name="apart"):
+    """No two segments of a rank may begin with the same source cell, which inputs decide.
+
+    It stands in a relation region of a shuffle that goes back, where segments that share a cell
+    begin with the same one: a run sees by the first cells of those that move whether any do.
+
+    ``"fsc.apart"() : () -> ()``
+    """
+
+    @classmethod
+    def check(cls, op):
+        _check_inside_shuffle(op)
 
 
 class CellBase(Op, name="cell_base", traits=[ext.Pure]):

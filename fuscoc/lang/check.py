@@ -191,7 +191,7 @@ def _check_paths(shuffle: ast.Shuffle, scope: Scope) -> CheckedShuffle | None:
             fields_of(each, scope)
         return None
     path = check_dispatch(dispatch, scope)
-    into = check_into(dispatch, scope)
+    into = check_into(dispatch, path, scope)
     policy = check_policy(dispatch, segment_bytes(path.fields) if path else None, scope)
     combine, answered = _way_back(shuffle, dispatch, path, scope)
     if path is None or scope.sink.errors:

@@ -255,11 +255,16 @@ class Weight:
 
 @dataclass(frozen=True)
 class Combine:
-    """The way back: a reduction, or ``copy`` where every segment has exactly one destination."""
+    """The way back: a reduction, or ``copy`` where every segment has exactly one destination.
+
+    Where inputs say which cells a segment is, a run checks that no two segments have one in common,
+    ``checks_cells``. Those that have begin with the same one.
+    """
 
     kind: str
     weight: Weight | None
     span: Span
+    checks_cells: bool = False
 
 
 @dataclass(frozen=True)

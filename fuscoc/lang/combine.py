@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import find_unknown_names
-from fuscoc.lang.checked import Combine, Const, Field, Weight
+from fuscoc.lang.checked import Combine, Const, Field, IndexRef, Inside, Scalar, Weight
 from fuscoc.lang.dispatch import Path
 from fuscoc.lang.dtypes import INTEGERS
 from fuscoc.lang.policy import unknown_option
 from fuscoc.lang.proof import Facts, Proved, Refuted, Verdict, are_apart, two_points
 from fuscoc.lang.reductions import REDUCTIONS, Reduction
+from fuscoc.lang.scalars import indices
 from fuscoc.lang.scope import LAYOUT, VIEW, WEIGHT, Scope, WeightInfo
 from fuscoc.lang.target import with_slot
 from fuscoc.source import Span
@@ -45,7 +49,8 @@ def check_combine(
         return None
 
     apart = segments_apart(path, scope)
-    if not isinstance(apart, Proved):
+    checks_cells = not isinstance(apart, Proved) and begin_apart(path, scope)
+    if not isinstance(apart, Proved) and not checks_cells:
         does = "that overlap" if isinstance(apart, Refuted) else "that may overlap"
         notes = []
         if isinstance(apart, Refuted):
@@ -60,14 +65,14 @@ def check_combine(
         )
         return None
     if reduce is None:
-        return _copy(combine, path, scope)
+        return _copy(combine, path, scope, checks_cells)
     kind = reduce.op.name
     reduction = REDUCTIONS[kind]
     reducible = [can_reduce(reduce, reduction, field, scope) for field in path.source.fields]
     if not all(reducible):
         return None
     if weight is None:
-        return Combine(kind, None, combine.span)
+        return Combine(kind, None, combine.span, checks_cells)
     domain = tuple(index.name for index in path.domain)
     if not scope.extents.keys() >= set(domain):  # the runs of a view
         scope.sink.report(
@@ -87,16 +92,50 @@ def check_combine(
         )
         return None
     checked = Weight(weight.ident.name, weight.input.name, weight.dtype, weight.ident.span)
-    return Combine(kind, checked, combine.span)
+    return Combine(kind, checked, combine.span, checks_cells)
 
 
 def segments_apart(path: Path, scope: Scope) -> Verdict:
     """Whether no two segments of a source share a cell, so that a way back into them is one."""
-    source_indices = [index.name for index in path.domain[: path.num_source_dims]]
+    return are_apart(path.source.subscripts, _source_indices(path), _facts(path, scope))
+
+
+def begin_apart(path: Path, scope: Scope) -> bool:
+    """Whether segments that share a cell begin with the same one, whatever inputs say of where they
+    lie: then a run sees it by their first cells.
+
+    What an input says is an index of its own, in the place of those that it is looked up by.
+    """
+    places = {f"#{number}": part for number, part in enumerate(_places(path))}
+    found_by: dict[Scalar, Scalar] = {part: IndexRef(name) for name, part in places.items()}
+    subscripts = [
+        replace(each, start=found_by.get(each.start, each.start)) for each in path.source.subscripts
+    ]
+    found = {name for part in places.values() for name in indices(part)}
+    seen = {name for each in subscripts for name in indices(each.start)}
+    if not places or not found | seen >= set(_source_indices(path)):
+        return False
+    facts = _facts(path, scope)
+    limits = {name: part.limit for name, part in places.items()}
+    own = [*(name for name in _source_indices(path) if name in seen), *places]
+    facts = replace(facts, extents={**facts.extents, **limits})
+    return isinstance(are_apart(subscripts, own, facts), Proved)
+
+
+def _places(path: Path) -> Iterator[Inside]:
+    """What inputs say of where a segment begins, each once."""
+    starts = (each.start for each in path.source.subscripts)
+    yield from dict.fromkeys(start for start in starts if isinstance(start, Inside))
+
+
+def _source_indices(path: Path) -> list[str]:
+    return [index.name for index in path.domain[: path.num_source_dims]]
+
+
+def _facts(path: Path, scope: Scope) -> Facts:
     known = [*path.source.dims, *(index.extent for index in path.domain)]
     sizes = {**scope.extents, **{index.name: index.extent for index in path.domain}}
-    facts = Facts(sizes, known, frozenset(scope.sizes))
-    return are_apart(path.source.subscripts, source_indices, facts)
+    return Facts(sizes, known, frozenset(scope.sizes))
 
 
 def _weighs_no_sum(reduce: ast.Reduce, scope: Scope) -> None:
@@ -152,7 +191,9 @@ def _completed(access: ast.Access, scope: Scope) -> ast.Access:
     return with_slot(access, layout, scope) if layout is not None and layout.packed else access
 
 
-def _copy(combine: ast.Combine | ast.Reply, path: Path, scope: Scope) -> Combine | None:
+def _copy(
+    combine: ast.Combine | ast.Reply, path: Path, scope: Scope, checks_cells: bool
+) -> Combine | None:
     fan_out = path.domain[path.num_source_dims :]
     if fan_out and "reduce" in scope.doubtful:  # which stands somewhere else
         return None
@@ -171,7 +212,7 @@ def _copy(combine: ast.Combine | ast.Reply, path: Path, scope: Scope) -> Combine
             "or `reduce max`",
         )
         return None
-    return Combine("copy", None, combine.span)
+    return Combine("copy", None, combine.span, checks_cells)
 
 
 def _two_rows(combine: ast.Combine | ast.Reply, path: Path) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
+from fuscoc.lang.aliasing import shared_cell
 from fuscoc.lang.checked import CheckedShuffle, Into
 from fuscoc.lang.combine import can_reduce
 from fuscoc.lang.dispatch import Path, check_dispatch
@@ -36,8 +37,9 @@ class IntoPath:
         return Into(name, extents, fields, parts, kind, self.clause.span)
 
 
-def check_into(dispatch: ast.Dispatch, scope: Scope) -> IntoPath | None:
-    """Where the ``into`` of a dispatch sends rows; None without one, or after a report."""
+def check_into(dispatch: ast.Dispatch, sends: Path | None, scope: Scope) -> IntoPath | None:
+    """Where the ``into`` of a dispatch, whose path ``sends`` is, sends rows; None without one, or
+    after a report."""
     clause = scope.single(dispatch.options, ast.Into, "into")
     if clause is None:
         return None
@@ -47,19 +49,24 @@ def check_into(dispatch: ast.Dispatch, scope: Scope) -> IntoPath | None:
         return None
     assert target is not None
     source = _layout(dispatch.source, scope)
-    what = None
+    what, notes = None, list[str]()
     if memory.packed:
         what = "its slots are assigned"
     elif memory.ident.name == target.ident.name:
         what = "rows come from there"
     elif source is not None and memory.ident.name == source.ident.name:
         what = "the dispatch reads it, and a row could be replaced before it is sent"
+        keeps = check_dispatch(_of_itself(dispatch, target, clause), scope, codes=())
+        if sends is not None and keeps is not None:
+            cell = shared_cell(sends, keeps, len(target.dims))
+            notes = [] if cell is None else [cell]
     if what is not None:
         scope.sink.report(
             "FSC063",
             clause.span,
             f"not yet supported: `{memory.ident.name}` as memory of the caller's: {what}",
             secondary=[Label(memory.ident.span, "declared here")],
+            notes=notes,
         )
         return None
     if any(field.is_complex for field in memory.fields):

@@ -22,7 +22,8 @@ def run(module: Any) -> None:
         del node.attributes["printers"]
         shuffle, pieces = node_shuffle(module), ops_of(node, NodePieces)
         with ir.InsertionPoint(node.body.blocks[0]), node.location:
-            alike = alike_entries(node, shuffle) if "cuda" in printers else None
+            checks = shuffle.apart  # which entries that are alike do not
+            alike = alike_entries(node, shuffle) if "cuda" in printers and not checks else None
             if "cuda" in printers and (pieces or alike):
                 group = None if alike is None else entry_group(alike, shuffle)
                 CudaPieceTile.build(**asdict(choose_piece_sizes(shuffle, group)))

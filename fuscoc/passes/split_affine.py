@@ -20,7 +20,7 @@ from fuscoc.dialect.mlir import arith, ir
 from fuscoc.dialect.node import Node
 from fuscoc.dialect.pieces import Piece
 from fuscoc.dialect.polynomials import Derived, Polynomial, Product, Value, Variable
-from fuscoc.dialect.relation import Domain, Drop, Point
+from fuscoc.dialect.relation import Domain, Drop, Point, must_be_apart
 
 MIN_ENTRY_BYTES = 16384  # rows from so many bytes on are worth an entry of a table each
 BASE = Tree("fsc.cell_base", "", (Tree("argument", "0", ()),))
@@ -72,7 +72,7 @@ def _split(node: Any, given: Any) -> None:
     may_drop |= any(node.op == "fsc.inside" for each in ends for node in nodes(each))
     if any(_moves(box, rank) > (not may_drop) for box, (_, rank, _) in boxes):
         return
-    disjoint = _is_disjoint(points, loads[0])
+    disjoint = must_be_apart(point) or _is_disjoint(points, loads[0])
     with ir.InsertionPoint(given), given.location:
         pieces = NodePieces.build(
             given.points, given.counts, disjoint=disjoint, outer=tuple(sorted(outer))

@@ -57,7 +57,9 @@ def draw_routes(
 
 
 def _draw_places(draw: st.DrawFn, shuffle: ShuffleSpec, ranks: Sequence[RankData]) -> None:
-    """Places that exist, or -1, for what points look up by values of inputs."""
+    """Places that exist, or -1, for what points look up by values of inputs; where segments must
+    lie apart, each of theirs once on a rank."""
+    starts = [each.start for each in shuffle.declared.source.subscripts]
     for place in shuffle.declared.places:
         if not isinstance(place.value, Load):
             raise NoRoutingError(f"`{shuffle.name}` computes what it looks up from an input")
@@ -65,6 +67,11 @@ def _draw_places(draw: st.DrawFn, shuffle: ShuffleSpec, ranks: Sequence[RankData
             limits = Domain(shuffle, data).values(place.limit)
             most = max(int(limits.min()), 0) if len(limits) else 0
             _draw_entries(draw, shuffle, data, place.value, np.arange(-1, most))
+            if shuffle.program.relation.apart and place in starts:
+                values = data.inputs[place.value.input].view(-1).numpy()
+                _, first = np.unique(values, return_index=True)
+                again = np.setdiff1d(np.arange(len(values)), first)
+                values[again] = -1
 
 
 def _draw_operands(

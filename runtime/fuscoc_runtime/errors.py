@@ -401,6 +401,37 @@ class PlaceOverlapError(FuscoRuntimeError):
 
 
 @dataclass(eq=False)
+class SourceOverlapError(FuscoRuntimeError):
+    """Two segments of a source that a way back would write to one place; neither was moved."""
+
+    code: ClassVar[str] = "FSR029"
+    text: ClassVar[str] = (
+        "segments {first} and {second} of rank {rank} are the same cells of `{layout}`, from cell "
+        "{cell} on: on the way back one of them would be lost"
+    )
+    rank: int
+    layout: str
+    cell: int
+    first: int
+    second: int
+
+
+@dataclass(eq=False)
+class SourceClashError(FuscoRuntimeError):
+    """Segments that a device found to be cells of others, too; what comes back to these has parts
+    of any."""
+
+    code: ClassVar[str] = "FSR031"
+    text: ClassVar[str] = (
+        "rank {rank} found {count} segments that are cells of `{layout}` which other segments are, "
+        "too: on the way back a cell takes one segment, and which of them it gets is open"
+    )
+    rank: int
+    layout: str
+    count: int
+
+
+@dataclass(eq=False)
 class AdapterError(FuscoRuntimeError):
     """A framework, or its use, that an adapter was not written for."""
 

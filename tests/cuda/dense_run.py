@@ -202,19 +202,21 @@ def mistakes(folder: Path, device: torch.device, case: str = "kv_pages") -> list
     dense = Dense(path, data, device)
     num_ranks, length = dense.num_ranks, dense.num_slots(0, data[0][0])
     sender = data[0][0]
-    live = ((sender.inputs[name] != -1).all(1) & (sender.inputs["source_page"] != -1)).nonzero()
+    pages = sender.inputs["source_page"]
+    live = ((sender.inputs[name] != -1).all(1) & (pages != -1)).nonzero()
     first, second, third, fourth, fifth = live.flatten()[:5].tolist()
     good = sender.inputs[name].clone()
     kept = good.clone()
     kept[[first, second, third, fifth]] = -1  # what is left of the call in the reference's eyes
     bad = good.clone()
     bad[first, 1], bad[second, 0], bad[third, 1] = length, num_ranks, -7
-    bad[fifth] = bad[fourth]  # either of them is moved: their pages are one
-    pages = sender.inputs["source_page"].clone()
-    pages[fifth] = pages[fourth]
-    right = [replace(sender, inputs={name: kept, "source_page": pages}), *data[0][1:]]
+    bad[fifth] = bad[fourth]  # either of them is moved: their pages hold the same
+    source = {field: each.clone() for field, each in sender.source.items()}
+    for each in source.values():
+        each[:, pages[fifth]] = each[:, pages[fourth]]
+    right = [replace(sender, source=source, inputs={**sender.inputs, name: kept}), *data[0][1:]]
     batch = dense.batch(right)
-    given = {name: bad.to(device), "source_page": pages.to(device)}
+    given = {**batch.inputs, name: bad.to(device)}
     before = dense.troubles()
     dense.wipe()
     torch.cuda.synchronize()
@@ -236,6 +238,41 @@ def mistakes(folder: Path, device: torch.device, case: str = "kv_pages") -> list
 
 def piece_mistakes(folder: Path, device: torch.device) -> list[str]:
     return mistakes(folder, device, "kv_long_pages")
+
+
+def shared_pages(folder: Path, device: torch.device, case: str = "kv_pages") -> list[str]:
+    """A page that is given away twice: told, and what other pages get back is theirs. A piece is
+    moved all the same; of points the second one is not."""
+    path, wrong = folder / case, []
+    data = ranks_of(path, CASES[case].tokens, range(1))
+    dense = Dense(path, data, device)
+    sender = data[0][0]
+    pages = sender.inputs["source_page"].clone()
+    live = ((sender.inputs["destination"] != -1).all(1) & (pages != -1)).nonzero()
+    first, second = live.flatten()[:2].tolist()
+    pages[second] = pages[first]
+    right = replace(sender, inputs={**sender.inputs, "source_page": pages})
+    batch = dense.batch([right, *data[0][1:]])
+    before = dense.troubles()
+    torch.cuda.synchronize()
+    dist.barrier()
+    handle = dense.dispatch(batch)
+    [(field, result)] = dense.combine(batch, handle).items()
+    torch.cuda.synchronize()
+    wanted = {"SourceClashError": 1} if dense.rank == 0 else {}
+    if dense.errors(before) != wanted:
+        wrong.append(f"a page that is shared is told as {dense.errors(before)}, not {wanted}")
+    dropped = int(handle.dropped) if dense.rank == 0 else 0
+    if dropped != (dense.rank == 0 and handle.claims is not None):
+        wrong.append(f"{dropped} points were dropped")
+    others = [page for page in range(result.shape[1]) if dense.rank or page != pages[first]]
+    if not torch.equal(in_bytes(result[:, others]), in_bytes(batch.result[field][:, others])):
+        wrong.append("other pages differ")
+    return wrong
+
+
+def shared_pieces(folder: Path, device: torch.device) -> list[str]:
+    return shared_pages(folder, device, "kv_long_pages")
 
 
 def entry_mistakes(folder: Path, device: torch.device) -> list[str]:
@@ -369,6 +406,8 @@ def main() -> int:
         if not options.quick and not options.face:
             check("mistakes", lambda: mistakes(options.folder, device))
             check("mistakes of pieces", lambda: piece_mistakes(options.folder, device))
+            check("pages that are shared", lambda: shared_pages(options.folder, device))
+            check("pieces that are shared", lambda: shared_pieces(options.folder, device))
             check("mistakes of entries", lambda: entry_mistakes(options.folder, device))
             check("ragged mistakes", lambda: ragged_mistakes(options.folder, device))
     if dist.get_rank() == 0:

@@ -50,6 +50,7 @@ SORTED = (
     Model(hidden=12, experts=8, topk=1, dtype="u8", extra=(("y", "i64", 3), ("z", "u8", 6))),
     Model(hidden=4, experts=30, topk=1, dtype="i32", extra=(("y", "i64", 4),), align=1),
     Model(hidden=128, experts=9, topk=1, dtype="u8", extra=(("y", "i64", 6),), align=1),
+    Model(hidden=28, experts=60, topk=1, dtype="i32", align=1),
 )
 """Rows that a CTA plans and moves, most of them sorted by key."""
 GUARDED = (

@@ -39,7 +39,7 @@ Compiled = Callable[..., Path]
         ("all_gather", 3, 90),
         ("halo", 3, 80),
         pytest.param("halo_long", 2, 90, marks=pytest.mark.nightly),
-        ("kv_pages", 1, 90),
+        ("kv_pages", 2, 90),
         pytest.param("kv_long_pages", 2, 90, marks=pytest.mark.nightly),
         pytest.param("kv_short_runs", 2, 90, marks=pytest.mark.nightly),
         ("kv_short_runs", 2, 80),
@@ -108,6 +108,8 @@ def test_inputs_change(dense: Compiled) -> None:
     [
         (dense_run.mistakes, "kv_pages"),
         (dense_run.piece_mistakes, "kv_long_pages"),
+        (dense_run.shared_pages, "kv_pages"),
+        (dense_run.shared_pieces, "kv_long_pages"),
         (dense_run.entry_mistakes, "entries"),
         (dense_run.ragged_mistakes, "vit_patches"),
     ],

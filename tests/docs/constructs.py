@@ -193,6 +193,7 @@ def backs() -> Iterator[tuple[str, str]]:
             given = f"weight w(t, k) : {weight} = input weights"
             weighed = spec(given, combine=f"{back}(w)")
             yield f"weights of {weight}", weighed
+    yield "to places from an input, of a packed target", objected("places_segments")
     yield "weights of f64 and rows of f64", objected("weighs_in_f64")
     yield "`reply`", objected("replies")
     yield "`reply` to a dense target", objected("replies_from_given_slots")

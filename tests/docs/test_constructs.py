@@ -15,6 +15,7 @@ LEFT_OUT = {
     "fans_out_very_far": "more than 1024 destinations of a segment",
     "has_very_many_keys": "more than 65,536 keys",
     "goes_everywhere": "a segment that goes to every rank",
+    "places_segments": "a way back from packed slots to places that inputs name",
     "replies_from_given_slots": "`reply` to a dense target",
     "answers": "`reply` whose own rows are left out",
 }

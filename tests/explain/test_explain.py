@@ -221,7 +221,7 @@ def test_everything_is_printed(explain) -> None:
     assert ["dispatch", "moe_pack", "net_send", "source", "→", "slices"] in rows_of(out)
     assert "there are 2 nodes, and CUDA kernels only work inside one" in out
     assert "by every dispatch, which depends on topk_idx, tokens; combine uses its plan." in out
-    code, out, _ = explain(EXAMPLES / "kv_pages.fsc")
+    code, out, _ = explain(EXAMPLES / "kv_cache.fsc")
     assert code == 0
     assert "There is no way back." in out
     assert "combine" not in out

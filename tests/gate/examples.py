@@ -98,6 +98,7 @@ PAGES = """
       route to(m) -> (rank, slot) = input destination : int64[2]
       view leaving[m] = cache[0 .. layers, from(m)]
       dispatch leaving[m] -> arrived[to(m).slot] on to(m).rank
+      combine reverse
     }"""
 
 PAIRS = """

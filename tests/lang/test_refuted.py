@@ -202,6 +202,23 @@ def kept(ranks: int, s: int, source: int, other_s: int, other: int, place: int, 
 
 
 @case(
+    "an `into` that aliases its source",
+    "FSC063",
+    "into memory[7 - s]",
+    "on one rank: the segment (t) = (#) is read at [#], where the row (s) = (#) goes",
+    """
+  index t : 4   index s : 4
+  segment row { x : f32 }
+  layout memory[m] of row dense(8)
+  layout there[s] of row
+  view mine[t] = memory[t * 2]
+  dispatch mine[t] -> there[t + 0] on rank  into memory[7 - s]""",
+)
+def aliases(t: int, cell: int, s: int) -> bool:
+    return max(t, s) < 4 and 2 * t == 7 - s == cell
+
+
+@case(
     "halos that lie on each other",
     "FSC059",
     "padded[reach + i]",

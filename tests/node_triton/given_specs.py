@@ -98,6 +98,17 @@ EXAMPLES = {
         {"max_sources": 12, "capacity": 64},
         [(3, 0, 12, 5), (0, 0, 0, 0), (1, 2, 3, 0)],
     ),
+    "kv_long_pages": Small(
+        example(
+            "kv_pages",
+            (
+                "layers = 32, page = 16, heads = 8, width = 128",
+                "layers = 2, page = 4, heads = 8, width = 64",
+            ),
+        ),
+        {"max_sources": 6, "capacity": 24},
+        [(3, 0, 5, 2), (0, 0, 0, 0), (1, 2, 3, 0)],
+    ),
 }
 
 

@@ -286,6 +286,24 @@ def wrong_pages(
     return [said_by(shuffle.check), said_by(shuffle.check)], int(handle.dropped), filled
 
 
+def shared_pages(
+    group: Any, artifact: str, pages: Sequence[Sequence[int]], places: Sequence[Any]
+) -> tuple[list[str], int]:
+    """As ``wrong_pages``, of pages that come back, some of them given away twice: what ``check``
+    says, and how many points were dropped. Every page is back that moved, as one that was there."""
+    shuffle = open_shuffle(group, artifact, max_sources=8, capacity=16)
+    [field] = shuffle.spec.declared.source.fields
+    random = torch.Generator().manual_seed(shuffle.rank)
+    cache = torch.randn(2, 5, *field.shape, generator=random).bfloat16()
+    sent, to = torch.tensor(pages[shuffle.rank]), torch.tensor(places[shuffle.rank])
+    rows, handle = shuffle.dispatch(cache, source_page=sent, destination=to, slots=16)
+    result = shuffle.combine(rows.clone(), handle)
+    for page in range(5):
+        wanted = cache[:, page] if page in sent.tolist() else torch.zeros_like(cache[:, page])
+        assert torch.equal(result[:, page], wanted)
+    return [said_by(shuffle.check), said_by(shuffle.check)], int(handle.dropped)
+
+
 def missing_places(group: Any, artifact: str) -> list[str]:
     """How many points were told to have no key, of two whose groups do not exist."""
     shuffle = open_shuffle(group, artifact)

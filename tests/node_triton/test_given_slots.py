@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.engine import specs
 from tests.engine.pool import Pool
 from tests.node_triton import given_work, rank_work
-from tests.node_triton.given_specs import EXAMPLES, example
+from tests.node_triton.given_specs import EXAMPLES
 
 NUM_RANKS = 4
 MOST = rank_work.MAX_SOURCES
@@ -172,13 +172,21 @@ def test_mistakes_of_ragged_sizes(pool: Pool) -> None:
             assert (dropped, moved) == (0, 0)
 
 
-LONG_PAGES = example(
-    "kv_pages",
-    (
-        "layers = 32, page = 16, heads = 8, width = 128",
-        "layers = 2, page = 4, heads = 8, width = 64",
-    ),
-)
+LONG_PAGES = EXAMPLES["kv_long_pages"].text
+SHORT_PAGES = LONG_PAGES.replace("page = 4", "page = 1")
+
+
+@pytest.mark.parametrize(("text", "dropped"), [(LONG_PAGES, 0), (SHORT_PAGES, 2)])
+def test_pages_that_are_given_away_twice(pool: Pool, text: str, dropped: int) -> None:
+    """They come back as one of the two, and the rank whose they are is told."""
+    pages = [[0, 2, 0, -1, 4, 2], [1, 2, 3]]
+    places = [[(0, 1), (1, 3), (1, 5), (0, 0), (0, 2), (0, 7)], [(0, 9), (1, 0), (0, 3)]]
+    found = pool.run(given_work.shared_pages, 2, path(text), pages, places)
+    assert found[0][0][0].startswith("SourceClashError: [FSR031] rank 0 found 2 segments")
+    assert "`cache`" in found[0][0][0]
+    assert found[0][0][1] == "no error"
+    assert found[0][1] == dropped
+    assert found[1] == (["no error"] * 2, 0)
 
 
 def test_mistakes_in_pieces(pool: Pool) -> None:

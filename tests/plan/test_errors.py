@@ -265,6 +265,8 @@ EXAMPLES = [
     errors.NoSlotError(1, 2, 64),
     errors.DestinationError(1, "to[t, 0]", "to[t, 1]", 2),
     errors.SlotClashError(1, "to[t, 1]", 2),
+    errors.SourceOverlapError(1, "cache", 4, 0, 3),
+    errors.SourceClashError(1, "cache", 2),
     errors.ExcessError(1, 2, 64),
     errors.SizesError(1, "pictures", 2),
     errors.PlaceRangeError(1, "cache", "block(s)", 2),

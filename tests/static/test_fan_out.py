@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -18,11 +17,13 @@ from fuscoc.testing.spec import describe
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.topology import Topology
 from tests.static import specs
-from tests.static.test_uneven import GRIDS, Exchange, parts_of
+from tests.static.test_uneven import FEW, Exchange, grids, parts_of
 
 
-@pytest.mark.parametrize("topology", GRIDS)
-@pytest.mark.parametrize("total", [10, 3])
+@given(grids, st.integers(1, 14))
+@example("1x4", 10)
+@example("2x2", 3)
+@FEW
 def test_all_gather(topology: str, total: int) -> None:
     """All tokens are everywhere; what comes back is the sum over the ranks."""
     exchange = Exchange(
@@ -47,8 +48,11 @@ def test_a_node_gets_a_token_once() -> None:
     assert sent == [3, 3, 3, 1]
 
 
-@pytest.mark.parametrize("topology", GRIDS)
-@pytest.mark.parametrize(("lines", "reach"), [(13, 2), (13, 6), (5, 1)])
+@given(grids, st.integers(1, 14), st.integers(0, 7))
+@example("1x4", 13, 2)
+@example("2x2", 13, 6)
+@example("2x2", 5, 1)
+@FEW
 def test_halo(topology: str, lines: int, reach: int) -> None:
     """Windows of the padded whole, also those that reach beyond a neighbour; back it is unfold's
     transpose: every line gets what all windows have of it."""

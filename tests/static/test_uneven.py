@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -24,6 +24,10 @@ from fuscoc_runtime.topology import Topology
 from tests.static import specs
 
 GRIDS = ("1x4", "2x2")
+FEW = settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+"""Of sizes that are compiled in, beside those that are written down."""
+
+grids = st.sampled_from(GRIDS)
 
 
 def parts_of(whole: int, count: int) -> list[slice]:
@@ -53,10 +57,13 @@ class Exchange:
         return [next(iter(result.values())) for result in results]
 
 
-@pytest.mark.parametrize("topology", GRIDS)
-def test_reshard(topology: str) -> None:
+@given(grids, st.integers(1, 24), st.integers(1, 12), st.integers(1, 5), st.integers(1, 4))
+@example("1x4", 13, 7, 2, 3)
+@example("2x2", 13, 7, 2, 3)
+@FEW
+def test_reshard(topology: str, rows: int, columns: int, high: int, wide: int) -> None:
     """Blocks of rows to ScaLAPACK's layout, and back."""
-    rows, columns, high, wide, across = 13, 7, 2, 3, 2
+    across = 2
     artifact = specs.artifact("reshard.fsc", rows=rows, columns=columns, high=high, wide=wide)
     exchange = Exchange(artifact, "reshard", topology)
     matrix = torch.randn(rows, columns, 4)
@@ -70,11 +77,12 @@ def test_reshard(topology: str) -> None:
         assert torch.equal(here, block)
 
 
-@pytest.mark.parametrize("topology", GRIDS)
-@pytest.mark.parametrize("sizes", [(8, 7, 6), (4, 1, 3)])
-def test_fft_of_pencils(topology: str, sizes: tuple[int, int, int]) -> None:
+@given(grids, st.integers(1, 5).map((2).__mul__), st.integers(1, 9), st.integers(1, 7))
+@example("1x4", 8, 7, 6)
+@example("2x2", 4, 1, 3)
+@FEW
+def test_fft_of_pencils(topology: str, nx: int, ny: int, nz: int) -> None:
     """A distributed 3-D FFT and its inverse, against the local one."""
-    nx, ny, nz = sizes
     down, across = 2, 2
     artifact = specs.artifact("fft_pencil.fsc", nx=nx, ny=ny, nz=nz)
     x_to_y = Exchange(artifact, "x_to_y", topology)

@@ -15,7 +15,7 @@ from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.topology import Topology
 from tests.static import specs
-from tests.static.test_uneven import GRIDS
+from tests.static.test_uneven import grids
 
 RANKS = 4
 
@@ -150,19 +150,24 @@ def unpack(topology: str, places: Tensor, patches: Tensor, images: int) -> list[
     return [each.rows["pixels"].reshape(images, 6, 4, 3) for each in done]
 
 
-@pytest.mark.parametrize("topology", GRIDS)
-def test_vit_unpack(topology: str) -> None:
-    """It is the inverse of unfold, as ``fold`` has it, on whichever rank."""
-    images = 2
-    order = torch.randperm(RANKS * images * 6)
+@given(grids, st.integers(1, 3), st.integers(0, 99), st.floats(0, 1))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+def test_vit_unpack(topology: str, images: int, seed: int, kept: float) -> None:
+    """It is the inverse of unfold, as ``fold`` has it, on whichever rank; some patches are for
+    nobody."""
+    random = torch.Generator().manual_seed(seed)
+    order = torch.randperm(RANKS * images * 6, generator=random)
     rank, n, i, j = (
         each.flatten()[order]
         for each in torch.meshgrid(*map(torch.arange, (RANKS, images, 3, 2)), indexing="ij")
     )
-    pictures = torch.randint(0, 256, (RANKS, images, 6, 4, 3), dtype=torch.uint8)
+    pictures = torch.randint(256, (RANKS, images, 6, 4, 3), dtype=torch.uint8, generator=random)
     patches = pictures.unfold(2, 2, 2).unfold(3, 2, 2)[rank, n, i, j].permute(0, 2, 3, 1)
-    found = unpack(topology, torch.stack([rank, n, i, j], 1), patches.contiguous(), images)
-    assert torch.equal(torch.stack(found), pictures)
+    goes = torch.rand(len(order), generator=random) < kept
+    places = torch.where(goes[:, None], torch.stack([rank, n, i, j], 1), -1)
+    found = torch.stack(unpack(topology, places, patches.contiguous(), images))
+    there = found.unfold(2, 2, 2).unfold(3, 2, 2)[rank[goes], n[goes], i[goes], j[goes]]
+    assert torch.equal(there.permute(0, 2, 3, 1), patches[goes])
 
 
 @pytest.mark.parametrize(

@@ -92,12 +92,15 @@ def generate_inputs(
 
 
 def _extents(shuffle: ShuffleSpec, tokens: int, topology: Topology) -> dict[str, int]:
-    """The outermost index gets ``tokens``, further ones a few; all multiples of their divisors."""
+    """The outermost index gets ``tokens``, further ones a few, and more where segments of different
+    ones must lie apart; all multiples of their divisors."""
     outer = _names(shuffle.declared.domain[0].extent)
+    apart = shuffle.declared.places if shuffle.program.relation.apart else ()
+    limits = {name for place in apart for name in _names(place.limit)}
     extents = {}
     for name in shuffle.declared.extents:
         step = _divisor(shuffle, topology, partial(operator.eq, Extent(name)))
-        wanted = tokens if name in outer else INNER_EXTENT
+        wanted = tokens if name in outer else INNER_EXTENT + tokens * (name in limits)
         extents[name] = -(-wanted // step) * step
     return extents
 

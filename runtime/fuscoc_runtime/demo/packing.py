@@ -98,7 +98,7 @@ def pack_routes(
 
 def fill_places(shuffle: ShuffleSpec, data: RankData, drop: float, random: torch.Generator) -> None:
     """Fill in the inputs by which points look something up: places that exist, or -1 with
-    probability ``drop``.
+    probability ``drop``; where segments must lie apart, each place of a segment once.
 
     Raises:
         NoDataError: such a place is computed from an input.
@@ -107,13 +107,19 @@ def fill_places(shuffle: ShuffleSpec, data: RankData, drop: float, random: torch
     for number, place in enumerate(shuffle.declared.places):
         if not isinstance(place.value, Load):
             raise NoDataError(f"`{render(place.value)}` is computed from an input")
-        filled = set()
+        filled, taken = set(), set()
+        starts = [each.start for each in shuffle.declared.source.subscripts]
+        is_once = shuffle.program.relation.apart and place in starts
         before = [earlier.value for earlier in shuffle.declared.places[:number]]
         for here in live_points(shuffle.declared.domain, scope, before):
             entry, limit = _entry(place.value, here), evaluate(place.limit, here)
             if entry not in filled:
                 exists = limit > 0 and float(torch.rand((), generator=random)) >= drop
                 chosen = int(torch.randint(limit, (), generator=random)) if exists else -1
+                if is_once and exists:
+                    free = [each for each in range(limit) if each not in taken]
+                    chosen = free[chosen % len(free)] if free else -1
+                    taken.add(chosen)
                 data.inputs[place.value.input][entry] = chosen
             filled.add(entry)
 

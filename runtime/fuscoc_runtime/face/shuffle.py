@@ -224,9 +224,9 @@ class Shuffle:
 
         Raises, on all ranks alike and before anything moves:
             InputError: an argument of the wrong shape, dtype or device, or a missing one.
-            IndexOutOfRangeError, SlotOutOfRangeError, SlotOverlapError, InexactDivisionError,
-            DivisorError, CapacityError, PlacementMismatchError, PlaceRangeError,
-            PlaceOverlapError: the routing asks for what cannot be.
+            IndexOutOfRangeError, SlotOutOfRangeError, SlotOverlapError, SourceOverlapError,
+            InexactDivisionError, DivisorError, CapacityError, PlacementMismatchError,
+            PlaceRangeError, PlaceOverlapError: the routing asks for what cannot be.
             NativeBuildError, PreparationError: a rank lacks what planning takes; names it.
         And on whichever rank it happens:
             HopTimeoutError: a rank ended or did not come in time; names it.
@@ -296,8 +296,8 @@ class Shuffle:
         always.
 
         Raises:
-            KeyRangeError, DestinationError, NoSlotError, SlotClashError, ExcessError: points that
-                were dropped.
+            KeyRangeError, DestinationError, NoSlotError, SlotClashError, SourceClashError,
+            ExcessError: points that were dropped, or share a place with others.
             PlaceRangeError, PlaceOverlapError: rows that went nowhere from their slots.
             SizesError: calls of which nothing was moved, for want of sizes.
             RefusedCallError: a peer raised an error for calls that this rank had joined.

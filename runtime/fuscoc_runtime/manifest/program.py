@@ -43,7 +43,8 @@ class RelationSpec:
     """The kernels of the relation: ``kernel`` evaluates it, ``block`` points of the domain a
     program; ``extents_kernel`` has the sizes of every outer index of a ragged domain.
 
-    ``outputs``: columns of a point; of these, ``addresses`` say where its source segment is.
+    ``outputs``: columns of a point; of these, ``addresses`` say where its source segment is. With
+    ``apart`` no two segments that move may begin with the same source cell.
     """
 
     kernel: str
@@ -51,6 +52,7 @@ class RelationSpec:
     block: int
     outputs: tuple[str, ...]
     addresses: tuple[str, ...]
+    apart: bool
 
 
 @dataclass(frozen=True)

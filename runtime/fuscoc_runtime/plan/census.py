@@ -4,9 +4,10 @@ One AllGather of a small vector per rank, the only time that a plan makes the ho
 device (if no flow is cut). From it every rank computes, alike, all slot bases, all buffer sizes and
 the counts of every later exchange. A rank's row of it:
 
-    bytes of its error (0: none), slots of a dense target, points whose key or rank does not exist,
-    live points [num_ranks], pairs [num_ranks], network rows [num_nodes], live points by key
-    [num_keys], and, where a table places the keys, their owners [num_keys]
+    bytes of its error (0: none), slots of a dense target, points whose key or rank does not exist
+    and segments that begin where another one does, live points [num_ranks], pairs [num_ranks],
+    network rows [num_nodes], live points by key [num_keys], and, where a table places the keys,
+    their owners [num_keys]
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from fuscoc_runtime.plan.points import SortedPoints, check_points, count_bad
 from fuscoc_runtime.plan.types import PlanContext, Points
 from fuscoc_runtime.topology import Topology
 
-NUM_SCALARS = 3
+NUM_SCALARS, NUM_BAD = 3, 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +72,7 @@ def count_points(ctx: PlanContext, points: Points, ordered: SortedPoints, copies
     num_ranks, target = ctx.topology.num_ranks, ctx.program.target
     parts = [
         *upload([np.array([0, points.target_length or 0], np.int64)], ctx.device),
-        count_bad(points),
+        count_bad(ctx, points),
         count(ordered.points.rank, num_ranks, ordered.live),
         copies.per_rank,
         copies.per_node,

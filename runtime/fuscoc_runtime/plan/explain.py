@@ -7,7 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from fuscoc_runtime.errors import IndexOutOfRangeError, InexactDivisionError, InputError
+from fuscoc_runtime.errors import (
+    IndexOutOfRangeError,
+    InexactDivisionError,
+    InputError,
+    SourceOverlapError,
+)
 from fuscoc_runtime.manifest.declared import Declared, DomainIndex
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.types import PlanContext, Points
@@ -34,6 +39,12 @@ def explain_index(ctx: PlanContext, points: Points, point: int) -> IndexOutOfRan
     if declared.target.kind == "packed":
         return _out_of_range(declared.target.key, ctx.rank, scope, declared.target.num_keys - 1)
     return _out_of_range(declared.target.rank, ctx.rank, scope, ctx.topology.num_ranks - 1)
+
+
+def explain_overlap(ctx: PlanContext, cell: int, first: int, second: int) -> SourceOverlapError:
+    """The error of two source segments that begin with one cell."""
+    layout = ctx.shuffle.declared.source.layout
+    return SourceOverlapError(ctx.rank, layout, cell, first, second)
 
 
 def explain_place(declared: Declared, rank: int, scope: Scope) -> IndexOutOfRangeError | None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.errors import FuscoRuntimeError
-from fuscoc_runtime.plan.explain import explain_index
+from fuscoc_runtime.plan.explain import explain_index, explain_overlap
 from fuscoc_runtime.plan.types import PlanContext, Points
 
 
@@ -58,12 +58,41 @@ def sort_points(ctx: PlanContext, points: Points) -> SortedPoints:
     return SortedPoints(sorted_points, live)
 
 
-def count_bad(points: Points) -> Tensor:
-    """int64 [1]: points whose key or rank does not exist."""
-    return (points.columns["rank"] < -1).sum(dtype=torch.int64).view(1)
+def count_bad(ctx: PlanContext, points: Points) -> Tensor:
+    """int64 [1]: points whose key or rank does not exist, and segments that begin where another one
+    does, if they must not."""
+    bad = (points.columns["rank"] < -1).sum(dtype=torch.int64).view(1)
+    return bad + count_again(points) if ctx.program.relation.apart else bad
+
+
+def count_again(points: Points) -> Tensor:
+    """int64 []: segments that begin where another one does."""
+    return _beginning_again(points)[1].sum(dtype=torch.int64)
 
 
 def check_points(ctx: PlanContext, points: Points) -> FuscoRuntimeError | None:
-    """The error of the first point whose key or rank does not exist."""
+    """The error of the first point whose key or rank does not exist, or else of two segments that
+    begin with the same cell."""
     bad = torch.nonzero(points.columns["rank"] < -1).flatten()
-    return explain_index(ctx, points, int(bad[0])) if len(bad) else None
+    if len(bad):
+        return explain_index(ctx, points, int(bad[0]))
+    if not ctx.program.relation.apart:
+        return None
+    source, again = _beginning_again(points)
+    found = torch.nonzero(again).flatten()
+    if not len(found):
+        return None
+    first, second = source[int(found[0]) : int(found[0]) + 2].tolist()
+    fanout = ctx.program.num_points_each(ctx.topology.num_ranks)
+    cell = int(points.columns["src_offset"][second * fanout])
+    return explain_overlap(ctx, cell, first, second)
+
+
+def _beginning_again(points: Points) -> tuple[Tensor, Tensor]:
+    """The segments of all points by their first cells, [num_points], and whether the next one is
+    another segment with the same, [num_points - 1]; those that do not move are with nobody."""
+    source, rank = points.columns["source"], points.columns["rank"]
+    nowhere = -1 - torch.arange(len(rank), device=rank.device)
+    cell, order = torch.where(rank >= 0, points.columns["src_offset"], nowhere).sort(stable=True)
+    source = source[order]
+    return source, (cell[1:] == cell[:-1]) & (source[1:] != source[:-1])

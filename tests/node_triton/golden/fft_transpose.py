@@ -87,6 +87,7 @@ def fft_transpose_node_place(call: tl.int64, extent_rank: tl.int64, extent_ranks
         ragged=False,
         fixed=True,
         comes_back=True,
+        apart=False,
     )
 
 
@@ -105,6 +106,7 @@ def fft_transpose_node_dispatch(
     move.dispatch(
         call,
         ticket,
+        begun=0,
         source_fields=(source_0,),
         rows_at=(rows_at_0,),
         rows=((16, 2048, 2048, 2048, (), (), ()),),
@@ -112,6 +114,7 @@ def fft_transpose_node_dispatch(
         num_loops=3,
         lines_at_once=(1024,),
         item_lines=1024,
+        apart=False,
     )
 
 

@@ -92,6 +92,7 @@ def kv_cache_node_place(
         ragged=False,
         fixed=False,
         comes_back=False,
+        apart=False,
     )
 
 
@@ -110,6 +111,7 @@ def kv_cache_node_dispatch(
     move.dispatch(
         call,
         ticket,
+        begun=0,
         source_fields=(source_0,),
         rows_at=(rows_at_0,),
         rows=((16, 2097152, 65536, 65536, (32,), (-1,), (65536,)),),
@@ -117,4 +119,5 @@ def kv_cache_node_dispatch(
         num_loops=1,
         lines_at_once=(1024,),
         item_lines=1024,
+        apart=False,
     )

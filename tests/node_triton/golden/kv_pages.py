@@ -10,6 +10,7 @@ from fuscoc_runtime.kernels.device import load
 
 pieces = load("pieces")
 move = load("move")
+give_back = load("give_back")
 
 
 @triton.jit
@@ -91,30 +92,73 @@ def kv_pages_node_place(
         fanout=1,
         ragged=False,
         fixed=False,
-        comes_back=False,
+        comes_back=True,
+        apart=True,
     )
 
 
-# kv_pages.fsc:20: dispatch leaving[m] -> arrived[to(m).slot] on to(m).rank
-@triton.jit(do_not_specialize=range(4))
+# kv_pages.fsc:21: dispatch leaving[m] -> arrived[to(m).slot] on to(m).rank
+@triton.jit(do_not_specialize=range(5))
 def kv_pages_node_dispatch(
     call: tl.int64,
     ticket: tl.int64,
+    begun: tl.int64,
     source_0: tl.int64,
     rows_at_0: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     ticket = ticket.to(tl.int64)
+    begun = begun.to(tl.int64)
     source_0 = source_0.to(tl.int64)
     rows_at_0 = rows_at_0.to(tl.int64)
     move.dispatch(
         call,
         ticket,
+        begun,
         source_fields=(source_0,),
         rows_at=(rows_at_0,),
         rows=((16, 2097152, 65536, 65536, (32,), (-1,), (65536,)),),
         steps=2,
         num_loops=1,
         lines_at_once=(1024,),
+        item_lines=1024,
+        apart=True,
+    )
+
+
+@triton.jit(do_not_specialize=range(3))
+def kv_pages_node_clear(call: tl.int64, result: tl.int64, result_bytes: tl.int64):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    result = result.to(tl.int64)
+    result_bytes = result_bytes.to(tl.int64)
+    give_back.clear(call, result, result_bytes, disjoint=True)
+
+
+# kv_pages.fsc:22: combine reverse
+@triton.jit(do_not_specialize=range(6))
+def kv_pages_node_combine(
+    call: tl.int64,
+    ticket: tl.int64,
+    rows_ticket: tl.int64,
+    rows: tl.int64,
+    result: tl.int64,
+    result_bytes: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    ticket = ticket.to(tl.int64)
+    rows_ticket = rows_ticket.to(tl.int64)
+    rows = rows.to(tl.int64)
+    result = result.to(tl.int64)
+    result_bytes = result_bytes.to(tl.int64)
+    give_back.combine(
+        call,
+        ticket,
+        rows_ticket,
+        rows,
+        result,
+        result_bytes,
+        sizes=(16, 2097152, 65536, 65536, (32,), (-1,), (65536,)),
+        steps=2,
+        lines_at_once=1024,
         item_lines=1024,
     )

@@ -122,6 +122,7 @@ def redistribute_node_place(call: tl.int64, extent_rank: tl.int64, extent_ranks:
         ragged=False,
         fixed=True,
         comes_back=True,
+        apart=False,
     )
 
 
@@ -141,6 +142,7 @@ def redistribute_node_dispatch(
     move.dispatch(
         call,
         ticket,
+        begun=0,
         source_fields=(source_0,),
         rows_at=(rows_at_0,),
         rows=((16, 4096, 4096, 4096, (), (), ()),),
@@ -148,6 +150,7 @@ def redistribute_node_dispatch(
         num_loops=2,
         lines_at_once=(1024,),
         item_lines=1024,
+        apart=False,
     )
 
 

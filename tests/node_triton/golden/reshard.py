@@ -68,7 +68,7 @@ def reshard_node_exchange(call: tl.int64, num_sources: tl.int64, num_slots: tl.i
 def reshard_node_place(call: tl.int64, num_sources: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    place.place(call, num_sources, fanout=1, tile=(128, 1))
+    place.place(call, num_sources, fanout=1, tile=(128, 1), apart=False, begun=0)
 
 
 # reshard.fsc:23: dispatch in_rows[i, j]

@@ -68,7 +68,7 @@ def scatter_add_node_exchange(call: tl.int64, num_sources: tl.int64, num_slots: 
 def scatter_add_node_place(call: tl.int64, num_sources: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    place.place(call, num_sources, fanout=1, tile=(128, 1))
+    place.place(call, num_sources, fanout=1, tile=(128, 1), apart=False, begun=0)
 
 
 # scatter_add.fsc:19: dispatch sent[t] -> arrived[to(t).slot] on to(t).rank into sums[head(s)] ...

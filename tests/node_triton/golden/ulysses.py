@@ -89,6 +89,7 @@ def ulysses_node_place(call: tl.int64, extent_rank: tl.int64, extent_ranks: tl.i
         ragged=False,
         fixed=True,
         comes_back=True,
+        apart=False,
     )
 
 
@@ -108,6 +109,7 @@ def ulysses_node_dispatch(
     move.dispatch(
         call,
         ticket,
+        begun=0,
         source_fields=(source_0,),
         rows_at=(rows_at_0,),
         rows=((16, 16384, 256, 256, (64,), (32,), (256,)),),
@@ -115,6 +117,7 @@ def ulysses_node_dispatch(
         num_loops=3,
         lines_at_once=(1024,),
         item_lines=1024,
+        apart=False,
     )
 
 

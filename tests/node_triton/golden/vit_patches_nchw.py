@@ -121,6 +121,7 @@ def vit_patches_nchw_node_place(
         ragged=True,
         fixed=False,
         comes_back=True,
+        apart=False,
     )
 
 
@@ -139,6 +140,7 @@ def vit_patches_nchw_node_dispatch(
     move.dispatch(
         call,
         ticket,
+        begun=0,
         source_fields=(source_0,),
         rows_at=(rows_at_0,),
         rows=((1, 588, 1, 1, (14, 14, 3), (-1, 1, -2), (42, 3, 1)),),
@@ -146,6 +148,7 @@ def vit_patches_nchw_node_dispatch(
         num_loops=2,
         lines_at_once=(128,),
         item_lines=1024,
+        apart=False,
     )
 
 

@@ -85,7 +85,7 @@ def vit_patches_normalised_node_exchange(
 def vit_patches_normalised_node_place(call: tl.int64, num_sources: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    place.place(call, num_sources, fanout=1, tile=(128, 1))
+    place.place(call, num_sources, fanout=1, tile=(128, 1), apart=False, begun=0)
 
 
 # vit_patches_normalised.fsc:21: dispatch patches[n, i, j] -> sequence[where(n).offset + i * ...

@@ -91,6 +91,7 @@ def vit_unpack_node_place(call: tl.int64, input_places: tl.int64, extent_ranks: 
         ragged=False,
         fixed=False,
         comes_back=True,
+        apart=False,
     )
 
 
@@ -109,6 +110,7 @@ def vit_unpack_node_dispatch(
     move.dispatch(
         call,
         ticket,
+        begun=0,
         source_fields=(source_0,),
         rows_at=(rows_at_0,),
         rows=((2, 42, 42, 42, (), (), ()),),
@@ -116,6 +118,7 @@ def vit_unpack_node_dispatch(
         num_loops=1,
         lines_at_once=(256,),
         item_lines=1024,
+        apart=False,
     )
 
 

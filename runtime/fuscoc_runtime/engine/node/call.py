@@ -48,6 +48,8 @@ class Call(ctypes.Structure):
         ("moved", ctypes.c_uint64),
         ("made_of", ctypes.c_uint64),
         ("filled", ctypes.c_uint64),
+        ("cell_marks", ctypes.c_uint64),
+        ("begun", ctypes.c_uint64),
         ("outer", ctypes.c_uint64),
         ("points_before", ctypes.c_uint64),
         ("cells_before", ctypes.c_uint64),

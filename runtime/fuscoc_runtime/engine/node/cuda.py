@@ -79,6 +79,7 @@ def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant)
         places_results=shuffle.cuda.places_results,
         num_strides=len(program.relation.addresses) - 1,  # beside the first cell
         pieces=shuffle.cuda.pieces,
+        apart_elems=program.runs[0].cell_elems if program.relation.apart else 0,
         ragged=program.relation.extents_kernel is not None,
         every_rank=program.every_rank,
         cubins={

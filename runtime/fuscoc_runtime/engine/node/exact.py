@@ -308,6 +308,9 @@ class ExactNode:
         values = values | program.values(table.data_ptr(), launched, 0)
         values |= {name: address(column) for name, column in work.scratch.items()}
         values |= program.points(num_sources) | program.sizes(num_sources, self._programs)
+        begun = program.bits_of_cells(source)
+        if begun is not None:
+            values["begun"] = address(begun)
         carry_out([*program.evaluating(), *program.planning()], values)
         if program.is_dense:
             agreed = {"call": table.data_ptr(), "joins": 1, "num_slots": launched.num_slots}

@@ -26,6 +26,7 @@ from fuscoc_runtime.engine.node.state import (
     MAX_RANKS,
     SLOT_BITS,
     Limits,
+    bits_of_cells,
     lay_out,
     new_state,
     view_points,
@@ -49,6 +50,7 @@ class CudaNode:
     max_entries: int | None = None
     rails: Rails | None = None
     is_out_of_step = False
+    _begun: torch.Tensor | None = None  # what kernels mark, until they are launched
 
     @property
     def zeroes_results(self) -> bool:
@@ -272,8 +274,7 @@ class CudaNode:
             ragged=ragged,
             **self._of_handle(entry),
         )
-        for position, tensor in enumerate(source):
-            call.source[position] = tensor.data_ptr()
+        self._bind_source(source)
         for position, tensor in enumerate(inputs):
             call.inputs[position] = tensor.data_ptr()
         for position, extent in enumerate(extents):
@@ -421,6 +422,13 @@ class CudaNode:
         call.routing = self._handles[entry.index][-1].data_ptr()
         for name, held in self._tables.items():
             setattr(call, name, held[entry.index if len(held) > 1 else 0].data_ptr())
+
+    def _bind_source(self, source: Sequence[torch.Tensor]) -> None:
+        for position, tensor in enumerate(source):
+            self._call.source[position] = tensor.data_ptr()
+        if self.program.apart_elems:
+            self._begun = bits_of_cells(source[0], self.program.apart_elems)
+            self._call.begun = self._begun.data_ptr()
 
     def _bind_points(self, handle: Launched) -> None:
         call = self._call

@@ -128,6 +128,8 @@ class PiecesNode(CudaNode):
         made_anew = bool(self.pieces.outer)
         if not self.pieces.entry_points:
             (for_all if made_anew else of_handle)["boxes_forth"] = box_words * num_fields
+        if self.program.apart_elems:
+            for_all["cell_marks"] = self.max_boxes * self.pieces.mark_bytes // 8
         made = {
             name: [
                 torch.zeros(size, dtype=torch.int64, device=device)

@@ -29,7 +29,8 @@ class NodeProgram:
     With ``given_slots`` the relation gives every point its slot, and there are no keys. With
     ``places_results`` planning stores where every segment lies; ``num_strides`` between its runs
     are known in calls alone. Where slots follow from ``pieces``, those of a ``ragged`` source are
-    as many as inputs say. Segments that go to ``every_rank`` have ``fanout`` points for each.
+    as many as inputs say. Segments that go to ``every_rank`` have ``fanout`` points for each. If
+    segments must lie apart, a source cell of the first field has ``apart_elems``.
     """
 
     name: str
@@ -50,6 +51,7 @@ class NodeProgram:
     num_strides: int = 0
     pieces: PiecesSpec | None = None
     ragged: bool = False
+    apart_elems: int = 0
     every_rank: bool = False
 
     @property

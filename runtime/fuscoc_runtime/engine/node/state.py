@@ -32,9 +32,9 @@ STAGES = (
 
 # Positions in call.cuh's State; the last words are of every rank, of whom the Triton kernels may
 # know more,
-STATE_WORDS = 46
+STATE_WORDS = 47
 TROUBLES, BAD_KEYS, EXCESS, BAD_SIZES = 14, 17, 20, 21
-NUM_KINDS = 7
+NUM_KINDS = 8
 
 # and in its Page, behind the wait that is shown there, a word of 64 bits.
 PAGE_WORDS = 3 + NUM_KINDS + MAX_RANKS
@@ -134,6 +134,7 @@ class Trouble:
         bad_sizes: dispatches whose ragged sizes were none.
         outdated, overwritten: combines whose handle's memory, or whose rows, a later dispatch had
             taken.
+        shared: segments that begin with the source cell of another one, and come back there.
         refusals: calls that this rank had joined and others refused, by rank, of `MAX_RANKS` or of
             all nodes.
     """
@@ -145,6 +146,7 @@ class Trouble:
     bad_sizes: int = 0
     outdated: int = 0
     overwritten: int = 0
+    shared: int = 0
     refusals: tuple[int, ...] = (0,) * MAX_RANKS
 
 
@@ -186,6 +188,12 @@ def view_points(window: Tensor, at: int, shape: tuple[int, ...]) -> Tensor:
     """The points that begin at a byte of a window, as int64 of that shape."""
     nbytes = torch.Size(shape).numel() * 8
     return window[at : at + nbytes].view(torch.int64).view(shape)
+
+
+def bits_of_cells(source: Tensor, cell_elems: int) -> Tensor:
+    """Zeros: int32 with a bit for each cell of a source's field."""
+    num_words = source.numel() // cell_elems // 32 + 1
+    return torch.zeros(num_words, dtype=torch.int32, device=source.device)
 
 
 def lay_out(sizes: Mapping[str, Sequence[int]]) -> tuple[dict[str, list[int]], int]:

@@ -147,6 +147,9 @@ class TritonNode:
         }
         if self._reply is not None:
             values |= self._reply.adopted(handle, weights)
+        begun = self._program.bits_of_cells(source)
+        if begun is not None:
+            values["begun"] = address(begun)
         if ragged is not None:
             columns = [self._scratch[name] for name in ("rank", self._program.place)]
             self._evaluate_ragged(values, ragged, columns)

@@ -155,6 +155,9 @@ class TritonPiecesNode(TritonNode):
             "num_slots": num_slots,
             "num_cells": ragged.num_cells if isinstance(ragged, EntrySizes) else -1,
         }
+        begun = self._program.bits_of_cells(source)
+        if begun is not None:
+            values["begun"] = address(begun)
         self._forth.submit(self._forth.numbers(values))
         return handle
 
@@ -197,6 +200,8 @@ class TritonPiecesNode(TritonNode):
             "taken": 5,
             "sent_items": self._program.num_ranks * self._max_boxes,
         }
+        if self.shuffle.program.relation.apart:
+            sizes["cell_marks"] = self._max_boxes * self._pieces.mark_bytes // 8
         made = {name: self._zeros(torch.int64, size) for name, size in sizes.items()}
         return made | (self._boxes_forth() if self._pieces.outer else {})
 

@@ -11,7 +11,7 @@ from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.schedule import Programs
-from fuscoc_runtime.engine.node.state import MAX_RANKS
+from fuscoc_runtime.engine.node.state import MAX_RANKS, bits_of_cells
 from fuscoc_runtime.kernels.commands import Launch
 from fuscoc_runtime.kernels.loader import Kernel, address, load_device_kernel, load_kernel
 from fuscoc_runtime.manifest.artifact import Artifact
@@ -117,6 +117,14 @@ class TritonProgram:
     def plan_blocks(self) -> int:
         """Programs that exchange counts: those of a block of keys and a node."""
         return max(1, -(-self.num_columns // self.spec.key_block)) * self.num_nodes
+
+    def bits_of_cells(self, source: Sequence[Tensor]) -> Tensor | None:
+        """What a dispatch whose segments must lie apart marks source cells in, ``begun``: it has to
+        live until all is launched."""
+        program = self.shuffle.program
+        if not program.relation.apart:
+            return None
+        return bits_of_cells(source[0], program.runs[0].cell_elems)
 
     def given(self, inputs: Sequence[Tensor], extents: Sequence[int]) -> dict[str, int]:
         """The relation's inputs and extents, by the manifest's value names."""

@@ -38,6 +38,7 @@ from fuscoc_runtime.errors import (
     RefusedCallError,
     SizesError,
     SlotClashError,
+    SourceClashError,
 )
 from fuscoc_runtime.manifest.declared import Declared, DenseTarget, PackedTarget
 from fuscoc_runtime.manifest.schema import ShuffleSpec
@@ -86,6 +87,8 @@ def _error(
             return ExcessError(rank, count, limits.max_sources)
         case "bad_sizes":
             return SizesError(rank, declared.source.layout, count)
+        case "shared":
+            return SourceClashError(rank, declared.source.layout, count)
     return OutdatedError(rank, "routing" if kind == "outdated" else "rows", count)
 
 

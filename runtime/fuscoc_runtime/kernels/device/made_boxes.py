@@ -25,11 +25,13 @@ LOOPS = tl.constexpr(3)  # (count, step) of each
 @triton.jit
 def make(
     call, kind, index, found, cells, rows: tl.constexpr, item_lines: tl.constexpr,
-    comes_back: tl.constexpr,
+    comes_back: tl.constexpr, apart: tl.constexpr,
 ):  # fmt: skip
     """One kind of what there is for a piece."""
     if kind == 0:
         tell_slots(call, index, found, cells, rows[0][1])
+        if apart:
+            keep_cells(call, index, found, cells)
     for field in tl.static_range(len(rows)):
         if kind == 1 + field:
             at = index * len(rows) + field
@@ -85,6 +87,22 @@ def tell_slots(call, index, found, cells, row_bytes: tl.constexpr):
             boxes.store(marks, (begin, in_range, tl.where(there, num_ranges, 0)) + loops, 0)
             if there:
                 tl.atomic_add(moved + 2 + peer, cells[2], sem="relaxed", scope="gpu")
+
+
+@triton.jit
+def keep_cells(call, index, found, cells):
+    """Keep the source cells that segments of a piece begin with, as slots are told: of all of it,
+    since the rank of a piece that inputs place does not move."""
+    counts, steps, _ = boxes.sort_loops(of_piece.segment_counts(found), found[5], found[5])
+    zero = cells[1] * 0
+    outer, in_range = boxes.outer_loops(counts, steps, zero + 1)
+    num_ranges, loops = tl.minimum(cells[1], 1), ()
+    for i in tl.static_range(len(counts)):
+        count = tl.where(outer[i], counts[i], 1)
+        num_ranges *= count
+        loops = loops + (count, steps[i])
+    marks = sync.array(call, words.CELL_MARKS, tl.int64) + index * (LOOPS + len(loops))
+    boxes.store(marks, (found[0], in_range, num_ranges) + loops, 0)
 
 
 @triton.jit

@@ -25,11 +25,13 @@ MARKS = tl.constexpr(256)  # words of slots that are marked at once
 
 @triton.jit
 def dispatch(
-    call, ticket, source_fields, rows_at, rows: tl.constexpr, steps: tl.constexpr,
+    call, ticket, begun, source_fields, rows_at, rows: tl.constexpr, steps: tl.constexpr,
     num_loops: tl.constexpr, lines_at_once: tl.constexpr, item_lines: tl.constexpr,
+    apart: tl.constexpr,
 ):  # fmt: skip
     """``rows`` as in `pieces`; boxes have ``steps`` loops, marks ``num_loops``. A
-    program copies so many of the ``lines_at_once`` of a field."""
+    program copies so many of the ``lines_at_once`` of a field. Where segments must lie ``apart``,
+    ``begun`` is the address of i32, a bit a source cell, 0 all."""
     state = sync.array(call, words.STATE, tl.int32)
     epoch = tl.load(state + words.PLAN_EPOCH) + 1
     num_boxes = tl.load(sync.array(call, words.NUM_BOXES, tl.int64)) * len(rows)
@@ -40,6 +42,10 @@ def dispatch(
     for time in range(2):
         if (time == 1) | (tl.program_id(0) % MARKERS == 0):
             mark_all(call, epoch, num_loops)
+        # Two of them: only the first one is known when this is compiled.
+        if apart:  # noqa: SIM102
+            if time == 1:  # it has copied, and nobody waits for this
+                mark_cells(call, begun, num_loops, rows[0][1])
         turn = sync.take(state, words.NEXT_ITEM)
         while turn < places * part:
             following = sync.take(state, words.NEXT_ITEM)
@@ -131,8 +137,23 @@ def mark_all(call, epoch, num_loops: tl.constexpr):
         if number // num_ranks < num_told(call, told + peer, peer, epoch):
             index = peer * sync.word(call, words.MAX_BOXES) + number // num_ranks
             marks = sync.section(call, rank, words.MARKS_AT, tl.int64) + index * size
-            mark(call, marks, num_loops)
+            filled = sync.array(call, words.FILLED, tl.int32)
+            mark(call, marks, filled, words.CLASHED, num_loops)
         number = sync.take(state, words.NEXT_GROUP)
+
+
+@triton.jit
+def mark_cells(call, begun, num_loops: tl.constexpr, row_bytes: tl.constexpr):
+    """Mark the source cells that this program's share of this rank's segments begins with. Rows of
+    those that are marked already are not counted among the bytes that come back."""
+    size: tl.constexpr = made_boxes.LOOPS + 2 * num_loops
+    num_boxes = tl.load(sync.array(call, words.NUM_BOXES, tl.int64))
+    for number in range(tl.program_id(0), num_boxes, tl.num_programs(0)):
+        marks = sync.array(call, words.CELL_MARKS, tl.int64) + number * size
+        times = mark(call, marks, begun.to(tl.pointer_type(tl.int32)), words.SHARED, num_loops)
+        moved = sync.array(call, words.MOVED, tl.int64)
+        if times > 0:
+            tl.atomic_add(moved, -times * row_bytes, sem="relaxed", scope="gpu")
 
 
 @triton.jit
@@ -144,12 +165,13 @@ def num_told(call, told, peer, epoch):
 
 
 @triton.jit
-def mark(call, marks, num_loops: tl.constexpr):
-    """Mark the slots of a cell: a lane has a word of a range."""
+def mark(call, marks, filled, trouble: tl.constexpr, num_loops: tl.constexpr):
+    """Set the bits of the slots of a cell: a lane has a word of a range. How many of them are set
+    already, which is counted, too."""
+    again = tl.full((), 0, tl.int64)
     length = tl.load(marks + made_boxes.RANGE)
     num_words = length // 32 + 2  # of a range, wherever it begins
     num = tl.load(marks + made_boxes.NUM_RANGES) * num_words
-    filled = sync.array(call, words.FILLED, tl.int32)
     for begin in range(0, num, MARKS):
         at = begin + tl.arange(0, MARKS).to(tl.int64)
         number = at // num_words
@@ -171,4 +193,6 @@ def mark(call, marks, num_loops: tl.constexpr):
             times = 0 * twice
             for bit in tl.static_range(32):
                 times += (twice >> bit) & 1
-            sync.note(call, words.CLASHED, vectors.total(times, 0))
+            sync.note(call, trouble, vectors.total(times, 0))
+            again += vectors.total(times, 0)
+    return again

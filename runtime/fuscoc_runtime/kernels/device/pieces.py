@@ -105,7 +105,7 @@ def meet(
 def place(
     call, given, piece: tl.constexpr, num_pieces: tl.constexpr, rows: tl.constexpr,
     item_lines: tl.constexpr, fanout: tl.constexpr, ragged: tl.constexpr, fixed: tl.constexpr,
-    comes_back: tl.constexpr,
+    comes_back: tl.constexpr, apart: tl.constexpr,
 ):  # fmt: skip
     """The boxes of all entries, unless those that are there are right."""
     num_entries = tl.load(sync.array(call, words.TAKEN, tl.int64) + 2)
@@ -125,7 +125,7 @@ def place(
             found = of_piece.chosen(which == number, other, found)
         cells = of_piece.cells_of(call, exists, found)
         index = entry * num_pieces + which
-        made_boxes.make(call, job % kinds, index, found, cells, rows, item_lines, comes_back)
+        made_boxes.make(call, job % kinds, index, found, cells, rows, item_lines, comes_back, apart)
     tl.debug_barrier()  # the stores of every thread come first
     exits = sync.array(call, words.STATE, tl.int32) + words.EXITS
     if tl.atomic_add(exits, 1, sem="acq_rel", scope="sys") == tl.num_programs(0) - 1:

@@ -25,8 +25,9 @@ def exchange(call, num_sources, num_slots):
 
 
 @triton.jit
-def place(call, num_sources, fanout: tl.constexpr, tile: tl.constexpr):
-    """Slot codes of a tile; the first program also says what this rank receives."""
+def place(call, num_sources, begun, fanout: tl.constexpr, tile: tl.constexpr, apart: tl.constexpr):
+    """Slot codes of a tile; the first program also says what this rank receives. ``begun`` is as in
+    `move`; where segments must lie ``apart``, each has one point."""
     counts = plan.counts_of_ranks(call, COLUMNS)
     failed = sync.aborted(call) != 0
     failed = failed | reports.stops(call, counts, lengths(call, counts), COLUMNS)
@@ -48,6 +49,12 @@ def place(call, num_sources, fanout: tl.constexpr, tile: tl.constexpr):
     if (bad > 0) & (failed == 0):
         sync.note_dropped(call, words.BAD_KEYS, bad)
     exists = exists & (failed == 0)
+    if apart:
+        again = begin_again(call, begun, point, exists)
+        shared = vectors.total(again.to(tl.int32), 0)
+        if shared > 0:
+            sync.note_dropped(call, words.SHARED, shared)
+        exists = exists & (again == 0)
     clashes = claims(call, to, slot, exists & (refuses == 0))
     clashed = vectors.total(clashes.to(tl.int32), 0)
     if clashed > 0:
@@ -57,6 +64,16 @@ def place(call, num_sources, fanout: tl.constexpr, tile: tl.constexpr):
     code = tl.where(fits, (to.to(tl.int32) << words.SLOT_BITS) + slot, -1)
     tl.store(sync.array(call, words.CODES, tl.int32) + point, code, mask=live)
     plan.first_slots(call, tile_index, num_sources, tl.reshape(to, tile), tl.reshape(slot, tile))
+
+
+@triton.jit
+def begin_again(call, begun, point, begins):
+    """Mark the source cells that segments begin with. Which of them are marked already."""
+    cell = tl.load(sync.array(call, words.SRC_OFFSETS, tl.int64) + point, mask=begins, other=0)
+    bit = tl.full(point.shape, 1, tl.int64) << (cell % 32)
+    to = begun.to(tl.pointer_type(tl.int32)) + cell // 32
+    before = tl.atomic_or(to, bit.to(tl.int32), mask=begins, sem="relaxed", scope="gpu")
+    return begins & ((before & bit.to(tl.int32)) != 0)
 
 
 @triton.jit

@@ -102,7 +102,8 @@ SLAB_WITHIN_ROWS = tl.constexpr(87)  # of its rank, likewise,
 SLAB_COUNTS = tl.constexpr(88)  # i32 [tiles][columns] rows of every key and rank
 SLAB_COLUMNS = tl.constexpr(89)
 SLAB_KEYS = tl.constexpr(90)  # of them for keys, as many as any node has
-NUM_WORDS = tl.constexpr(91)
+CELL_MARKS = tl.constexpr(91)  # address of [max_boxes] source cells that segments begin with
+NUM_WORDS = tl.constexpr(92)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
@@ -124,9 +125,10 @@ EXCESS = tl.constexpr(20)  # ragged source segments beyond max_sources, never mo
 BAD_SIZES = tl.constexpr(21)  # dispatches whose ragged sizes were none, which moved nothing
 OUTDATED = tl.constexpr(22)  # combines with a handle whose memory a later dispatch had taken
 OVERWRITTEN = tl.constexpr(23)  # combines of rows that a later dispatch had replaced
-REFUSALS = tl.constexpr(24)  # [NUM_KNOWN] calls that a rank refused while this one had joined
+SHARED = tl.constexpr(24)  # segments that begin with the source cell of another one of the call
+REFUSALS = tl.constexpr(25)  # [NUM_KNOWN] calls that a rank refused while this one had joined
 # them; behind these [NUM_KNOWN] the latest of them that was a combine, by NUM_COMBINES
-NUM_KINDS = tl.constexpr(7)  # words from BAD_KEYS to REFUSALS
+NUM_KINDS = tl.constexpr(8)  # words from BAD_KEYS to REFUSALS
 
 # Words of the page, in the host's memory, behind a wait that takes long, i64.
 PAGE_TROUBLES = tl.constexpr(2)  # those of the state, from BAD_KEYS on; behind them ABORT, not 0 if

@@ -32,6 +32,7 @@ struct State {
   u32 bad_sizes;           // dispatches whose ragged sizes were none, which moved nothing
   u32 outdated;            // combines with a handle whose memory a later dispatch had taken
   u32 overwritten;         // combines of rows in the window that a later dispatch had replaced
+  u32 shared;              // segments that begin with the source cell of another one of the call
   u32 refusals[kMaxRanks]; // calls that a rank refused while this one had joined them
   u32 noted[kMaxRanks];    // num_combines of the latest of them that was a combine
   u32 sent[2];             // CTAs that have sent all their rows (compact targets)
@@ -39,7 +40,7 @@ struct State {
   u32 planned;             // and the CTAs of that kernel that have finished
   u32 cleared[2];          // parts of a result that are 0 (pieces), as of the work counters of a combine
 };
-constexpr int kNumTroubles = 7 + kMaxRanks;  // words from `bad_keys` on
+constexpr int kNumTroubles = 8 + kMaxRanks;  // words from `bad_keys` on
 
 // In the host's memory, where host and kernels meet without a call of CUDA: the host may be waiting in
 // one, for these very kernels, and its other threads could then make none.
@@ -99,6 +100,8 @@ struct Call {
                                   // are, and those that go to every rank (pieces)
   i64* made_of;                   // [extents, slots of ranks, 1] what boxes were last made of (pieces)
   u32* filled;                    // [capacity] bits: the slots that have a row (pieces)
+  void* cell_marks;               // [max_boxes] source cells that segments begin with (pieces),
+  u32* begun;                     // and bits of those, 0 (segments that must lie apart)
   const i64* outer;               // [max_sources][fanout] outermost index of a point (ragged domains),
   i64* points_before;             // [outermost extent + 1] points
   i64* cells_before;              // and source cells before an outermost index,

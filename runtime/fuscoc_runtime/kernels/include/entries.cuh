@@ -243,8 +243,8 @@ struct MoveEntries {
       if (slot < 0 || !(heads >> lane & 1)) continue;
       const u32 behind = heads & ~((2u << lane) - 1);
       const int count = (behind ? __ffs(behind) - 1 : kWarp) - lane;
-      mark_word(call, slot, count, 0);
-      mark_word(call, slot, count, 1);
+      mark_word(call, call.filled, call.state->clashed, slot, count, 0);
+      mark_word(call, call.filled, call.state->clashed, slot, count, 1);
     }
   }
   __device__ void mark(int from, u32 group, i64 num) const {
@@ -269,7 +269,7 @@ struct MoveEntries {
           at += number % loop[j].count * loop[j].dst;
           number /= loop[j].count;
         }
-        mark_word(call, at, length, i % words);
+        mark_word(call, call.filled, call.state->clashed, at, length, i % words);
       }
     });
   }

@@ -35,14 +35,16 @@ __device__ __forceinline__ u32 told_boxes(const Call& call, int from, u32 epoch)
   return u32(ready >> 32) == epoch ? u32(ready) : 0;
 }
 
-// Marks the slots of a range that are in its word of that number, counting from the one that it begins in.
-__device__ __forceinline__ void mark_word(const Call& call, i64 slot, i64 range, i64 number) {
+// Marks the slots of a range, or source cells, that are in its word of that number, counting from the one that
+// it begins in. How many are marked already, which is counted.
+__device__ __forceinline__ u32 mark_word(const Call& call, u32* filled, u32& trouble, i64 slot, i64 range, i64 number) {
   const i64 word = slot / 32 + number;
   const i64 low = max(slot - word * 32, i64(0)), high = min(slot + range - word * 32, i64(32));
-  if (low >= high) return;
+  if (low >= high) return 0;
   const u32 bits = (high == 32 ? ~0u : (1u << high) - 1) & ~((1u << low) - 1);
-  const u32 twice = atomicOr(&call.filled[word], bits) & bits;
-  if (twice) note(call, call.state->clashed, u32(__popc(twice)));
+  const u32 twice = atomicOr(&filled[word], bits) & bits;
+  if (twice) note(call, trouble, u32(__popc(twice)));
+  return __popc(twice);
 }
 
 template <class Shape, class Relation>
@@ -127,15 +129,23 @@ struct Move {
       // All warps that mark share a box of few; of many, each has one.
       const auto* const marks = marks_told<Shape>(call, call.rank, from);
       if constexpr (Shape::looks_up)
-        for (u32 box = blockIdx.x; box < num_boxes; box += gridDim.x) mark(marks[box], lane, kWarp);
+        for (u32 box = blockIdx.x; box < num_boxes; box += gridDim.x)
+          mark(marks[box], call.filled, call.state->clashed, lane, kWarp);
       else
-        for (u32 box = 0; box < num_boxes; ++box) mark(marks[box], blockIdx.x * kWarp + lane, gridDim.x * kWarp);
+        for (u32 box = 0; box < num_boxes; ++box)
+          mark(marks[box], call.filled, call.state->clashed, blockIdx.x * kWarp + lane, gridDim.x * kWarp);
+      if constexpr (Shape::apart)
+        if (from == call.rank)
+          for (u32 box = blockIdx.x; box < num_boxes; box += gridDim.x)
+            if (const u32 again = mark(marks_of_cells<Shape>(call)[box], call.begun, call.state->shared, lane, kWarp))
+              atomicAdd(&call.moved[0], -(u64(again) * u64(Shape::row_bytes(0))));  // not to come back once more
     }
   }
-  // A lane takes a word of a range.
-  __device__ void mark(const Marks<Shape::num_loops>& marks, int lane, int num_lanes) {
+  // Sets bits, a lane those of a word of a range, and counts those that are set already: for this lane, too.
+  __device__ u32 mark(const Marks<Shape::num_loops>& marks, u32* filled, u32& trouble, int lane, int num_lanes) {
     const i64 range = __ldcg(&marks.range), words = (range + 62) / 32;  // of a range, wherever it begins
     const i64 num = words * __ldcg(&marks.num_ranges);
+    u32 again = 0;
     for (i64 i = lane; i < num; i += num_lanes) {
       i64 slot = __ldcg(&marks.first), number = i / words;
       for (int j = int(__ldcg(&marks.num_loops)) - 1; j >= 0; --j) {
@@ -143,8 +153,9 @@ struct Move {
         slot += number % count * __ldcg(&marks.step[j]);
         number /= count;
       }
-      mark_word(call, slot, range, i % words);
+      again += mark_word(call, filled, trouble, slot, range, i % words);
     }
+    return again;
   }
 };
 

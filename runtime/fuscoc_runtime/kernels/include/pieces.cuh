@@ -52,6 +52,12 @@ __device__ __forceinline__ Marks<Shape::num_loops>* marks_told(const Call& call,
   return reinterpret_cast<Marks<Shape::num_loops>*>(call.window[window] + call.marks_at) + from * call.max_boxes;
 }
 
+// Source cells that the segments of this rank's pieces begin with, [entries][pieces].
+template <class Shape>
+__device__ __forceinline__ Marks<Shape::num_loops>* marks_of_cells(const Call& call) {
+  return reinterpret_cast<Marks<Shape::num_loops>*>(call.cell_marks);
+}
+
 template <class Shape, class Relation>
 struct Pieces {
   static constexpr int num_steps = Shape::num_loops + Shape::num_run_loops;
@@ -226,12 +232,12 @@ struct Pieces {
     boxes_forth<Shape>(call)[box * Shape::num_fields + kField] = made;
   }
 
-  // Tells every rank the slots of its cell.
-  __device__ __noinline__ void tell_slots(const PieceOf<Shape>& piece, const Cells& of, i64 box) const {
+  // Slots, or source cells, of segments that some steps lead through.
+  __device__ Marks<Shape::num_loops> marked(const PieceOf<Shape>& piece, const Cells& of, const i64* step) const {
     Loop loop[Shape::num_loops + 1];
     int num = 0;
     for (int i = 0; i < piece.num_loops; ++i)
-      if (i != of.loop) loop[num++] = {piece.count[i], 0, piece.slot_step[i], 0};
+      if (i != of.loop) loop[num++] = {piece.count[i], 0, step[i], 0};
     num = sort_loops(loop, num, kTarget);
     Marks<Shape::num_loops> marks;
     marks.range = marks.num_ranges = 1;
@@ -241,6 +247,19 @@ struct Pieces {
       marks.step[i] = loop[i].dst;
       marks.num_ranges *= loop[i].count;
     }
+    return marks;
+  }
+  // Keeps the source cells that segments begin with: of the whole piece, as the rank of one that inputs
+  // place does not move.
+  __device__ __noinline__ void keep_cells(const PieceOf<Shape>& piece, const Cells& of, i64 box) const {
+    auto marks = marked(piece, of, piece.src_step);
+    marks.first = piece.src;
+    if (of.num == 0) marks.num_ranges = 0;
+    marks_of_cells<Shape>(call)[box] = marks;
+  }
+  // Tells every rank the slots of its cell.
+  __device__ __noinline__ void tell_slots(const PieceOf<Shape>& piece, const Cells& of, i64 box) const {
+    auto marks = marked(piece, of, piece.slot_step);
     for (int rank = 0; rank < call.num_ranks; ++rank) {
       if (shared.meeting.peers.refusing >> rank & 1) continue;
       auto& told = marks_told<Shape>(call, rank, call.rank)[box];
@@ -337,8 +356,10 @@ struct Pieces {
     relation.template piece<kPiece>(entry, piece);
     Cells of{0, 0, 0, -1, 0};
     if (fits) of = cells(piece);
-    if (kind == kMarks) tell_slots(piece, of, box);
-    else make_field(piece, of, box);
+    if (kind == kMarks) {
+      tell_slots(piece, of, box);
+      if constexpr (Shape::apart) keep_cells(piece, of, box);
+    } else make_field(piece, of, box);
     if constexpr (Shape::comes_back)
       if (kind == kBack) back(piece, of, box);
     if constexpr (kPiece + 1 < Relation::num_pieces) make<kPiece + 1>(entry, fits);

@@ -5,6 +5,8 @@
 // The ranks meet first. One that refuses the call joins no combine either: points that go there keep a code,
 // so that their results are lost, and claim no slot.
 //
+// Segments that must lie apart mark the source cells that they begin with; who finds a mark is dropped.
+//
 // Two points of one slot would be one row, of either. So the sender of a point claims its slot in the
 // window of the destination, by exchanging this dispatch's epoch for what is there: who finds the epoch
 // is not the first one. The exchange is relaxed: it carries only itself. A claim of an earlier
@@ -28,7 +30,7 @@ struct Placing {
   const int dropped;  // parity of this use of the handle's memory
 
   // The code of a point, whose slot is its own from now on; -1 if it has none.
-  __device__ __forceinline__ int claim(i64 rank, i64 slot) const {
+  __device__ __forceinline__ int claim(i64 rank, i64 slot, i64 cell) const {
     if (rank == -1) return -1;
     // One that refused has told no length: whatever comes back for such a point is lost, and said to be.
     if (rank >= 0 && rank < call.num_ranks && shared.peers.refusing >> rank & 1)
@@ -36,6 +38,13 @@ struct Placing {
     if (rank < 0 || rank >= call.num_ranks || slot < 0 || slot >= shared.num_slots_of[rank]) {
       note_dropped(call, call.state->bad_keys, dropped);
       return -1;
+    }
+    if constexpr (Layout::apart) {  // each segment has one point
+      const u32 bit = 1u << cell % 32;
+      if (atomicOr(&call.begun[cell / 32], bit) & bit) {
+        note_dropped(call, call.state->shared, dropped);
+        return -1;
+      }
     }
     const int code = code_of(int(rank), slot);
     if (exchange_relaxed(claim_of(call, code), epoch) != epoch) return code;
@@ -52,7 +61,7 @@ struct Placing {
       int code = -1;
       if (point < there) {
         const auto to = relation.destination(point);
-        code = claim(to.rank, to.slot);
+        code = claim(to.rank, to.slot, to.place[0]);
         if (point % Shape::fanout == 0)
           for (int i = 0; i < Place<Layout>::num_words; ++i)
             Place<Layout>::stored(call, point / Shape::fanout)[i] = to.place[i];

@@ -99,7 +99,7 @@ struct Sort {
   template <int kField = 0>
   __device__ __forceinline__ void load(char* to, int from, int num_rows) const {
     constexpr int unit = Shape::unit_bytes(kField), words = int(Shape::row_bytes(kField)) / unit;
-    constexpr int unrolled = Shape::num_fields == 1 ? 4 : 2;  // 64 registers a thread
+    constexpr int unrolled = Shape::num_fields == 1 && (words & (words - 1)) == 0 ? 4 : 2;  // 64 registers a thread
 #pragma unroll unrolled
     for (int i = threadIdx.x; i < num_rows * words; i += kPlanThreads) {
       const i64 begin = plan.relation.source_cell(i64(from) + i / words) * Shape::cell_bytes(kField);

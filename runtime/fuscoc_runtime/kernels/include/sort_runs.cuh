@@ -67,9 +67,10 @@ struct SortRuns : Sort<Shape, Relation> {
   template <int kField>
   __device__ __forceinline__ void move(char* sorted, int first, int to) const {
     constexpr int words = int(Shape::row_bytes(kField)) / 16;
+    constexpr int unrolled = words <= 4 ? words : 2;  // 64 registers a thread
     const uint4* const rows =
         reinterpret_cast<const uint4*>(shared.tile + bytes_before<Shape>(kField) * Shape::sorted_rows) + first * words;
-#pragma unroll
+#pragma unroll unrolled
     for (int j = 0; j < words; ++j) {
       const int i = j * kWarp + lane;
       const int at = words == 1 ? to : __shfl_sync(kAllLanes, to, i / words);

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from fuscoc_runtime.kernels.loader import PLACEHOLDER_ADDRESS, address
 from fuscoc_runtime.plan.arrays import allocate, upload
-from fuscoc_runtime.plan.census import Census, census_size, has_table, num_keys
+from fuscoc_runtime.plan.census import NUM_BAD, Census, census_size, has_table, num_keys
 from fuscoc_runtime.plan.device.launch import blocks, launch, power_of_two, prepare
 from fuscoc_runtime.plan.forwarders import Forwarding
 from fuscoc_runtime.plan.hops import NumCopies
+from fuscoc_runtime.plan.points import count_again
 from fuscoc_runtime.plan.rounds import Side, Slices
 from fuscoc_runtime.plan.send import ROUND_SHIFT, Described, word_width
 from fuscoc_runtime.plan.slots import SlotLayout, rank_rows
@@ -158,6 +159,8 @@ def place_points(ctx: PlanContext, points: Points) -> Placed:
         ),
         (SCAN_COLUMNS,),
     )  # fmt: skip
+    if ctx.program.relation.apart:
+        row[NUM_BAD] += count_again(points)
     addresses = [address(points.columns[name]) for name in names]
     addresses += [PLACEHOLDER_ADDRESS] * (4 - len(names))
     place = prepare(

@@ -16,6 +16,7 @@ struct Shape {
   static constexpr bool looks_up = true;
   static constexpr bool comes_back = true;
   static constexpr bool disjoint = true;
+  static constexpr bool apart = false;
   static constexpr bool every_rank = true;
   using Element = F32;
   static constexpr int num_fields = 1;

@@ -16,6 +16,7 @@ struct Shape {
   static constexpr bool looks_up = true;
   static constexpr bool comes_back = false;
   static constexpr bool disjoint = false;
+  static constexpr bool apart = false;
   static constexpr bool every_rank = false;
   static constexpr int num_fields = 1;
   static constexpr int fanout = 1;

@@ -1,11 +1,13 @@
 // Shuffle `kv_pages` in kv_pages.fsc, by fuscoc 0.1.0. Do not edit.
 //
-// kv_pages.fsc:10: segment kv { x : bf16[layers, page, 2, heads, width] }
-// kv_pages.fsc:15: route from(m) -> page_idx = input source_page : int64
-// kv_pages.fsc:16: route to(m) -> (rank, slot) = input destination : int64[2]
-// kv_pages.fsc:20: dispatch leaving[m] -> arrived[to(m).slot] on to(m).rank
+// kv_pages.fsc:11: segment kv { x : bf16[layers, page, 2, heads, width] }
+// kv_pages.fsc:16: route from(m) -> page_idx = input source_page : int64
+// kv_pages.fsc:17: route to(m) -> (rank, slot) = input destination : int64[2]
+// kv_pages.fsc:21: dispatch leaving[m] -> arrived[to(m).slot] on to(m).rank
+// kv_pages.fsc:22: combine reverse
 #include "move.cuh"
 #include "refuse.cuh"
+#include "give_back.cuh"
 
 namespace {
 using namespace fuscoc;
@@ -14,8 +16,9 @@ struct Shape {
   static constexpr bool compact = false;
   static constexpr bool ragged = false;
   static constexpr bool looks_up = true;
-  static constexpr bool comes_back = false;
-  static constexpr bool disjoint = false;
+  static constexpr bool comes_back = true;
+  static constexpr bool disjoint = true;
+  static constexpr bool apart = true;
   static constexpr bool every_rank = false;
   static constexpr int num_fields = 1;
   static constexpr int fanout = 1;
@@ -72,3 +75,5 @@ extern "C" __global__ void __launch_bounds__(896, 1)
 kv_pages_dispatch(const __grid_constant__ Call call) { move<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 kv_pages_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
+extern "C" __global__ void __launch_bounds__(768, 1)
+kv_pages_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }

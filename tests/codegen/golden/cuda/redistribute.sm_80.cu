@@ -17,6 +17,7 @@ struct Shape {
   static constexpr bool looks_up = false;
   static constexpr bool comes_back = true;
   static constexpr bool disjoint = true;
+  static constexpr bool apart = false;
   static constexpr bool every_rank = false;
   static constexpr int num_fields = 1;
   static constexpr int fanout = 1;
