@@ -40,6 +40,11 @@ from fuscoc.dialect.node_tiles import TritonPieceTile, TritonTile
 COMBINED = ("rows", "result", "result_bytes")
 """What a combine is given of every field: rows in slots, where results go, and of what length."""
 
+PLACES = {"first_place": "first", "end_place": "end"}
+"""What kernels across nodes are given of the places of slabs that they are for,"""
+PLACED = {"first": "first_place", "end": "end_place"}
+"""and what they make of it."""
+
 ROW_KERNELS = ("sort", "dispatch", "combine", "pack", "forward", "collect", "finish")
 """Those that hold rows in registers."""
 
@@ -311,6 +316,9 @@ class _Printer:
         if is_strided(self.shuffle):
             constants["strided"] = True
         parameters = {"ticket": "ticket", "weights": "weights", **landed, **sources, **places}
+        if not self.shuffle.compact:
+            parameters |= PLACES
+            constants |= {"across": True, **PLACED}
         return self.kernel("forward", f"{self.dispatch_module}.dispatch", parameters, constants)
 
     def back(self) -> list[str]:
@@ -319,15 +327,21 @@ class _Printer:
         tuples = {what: as_tuple(list(fields)) for what, fields in given.items()}
         sums = {name: name for name in ("zero", "add_row", "add_partial")}
         sizes = {"partial_bytes": partial_bytes(self.shuffle)[1], **self.row_sizes()}
-        own = {name: name for name in ("ticket", "rows_ticket", "weights")}
-        collects = {"rows": tuples["rows"], **sums, "store_partial": "store_partial", **sizes}
+        own = {name: name for name in ("ticket", "rows_ticket", "weights")} | PLACES
+        collects = {
+            "rows": tuples["rows"],
+            **sums,
+            "store_partial": "store_partial",
+            **sizes,
+            **PLACED,
+        }
         finishes: dict[str, object] = {
             **tuples,
             **sums,
             "store_result": "store_result",
             "lost": "lost",
         }
-        finishes |= {"num_fields": len(self.shuffle.leaving), **sizes}
+        finishes |= {"num_fields": len(self.shuffle.leaving), **sizes, **PLACED}
         if self.shuffle.is_placed:
             finishes |= {"places": True, "strided": is_strided(self.shuffle)}
         every = dict(own)

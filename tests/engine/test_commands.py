@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -275,6 +276,52 @@ def test_what_a_list_awaits_and_ends(good: int) -> None:
     with pytest.raises(RuntimeError, match="cuLaunchKernel" if good == 3 else "an event"):
         native.submit(as_numbers([2]), STREAM, turn)
     assert driver.notes == whole[: good + 1] + ends[max(0, good - 3) :]
+
+
+@pytest.mark.parametrize("good", range(16))
+def test_exchanges_beside_a_list(monkeypatch: pytest.MonkeyPatch, good: int) -> None:
+    """The first begins when the list has come to it, the second behind the first, and a kernel
+    waits for it."""
+    monkeypatch.setattr(nccl, "reason", lambda status: f"NCCL says {status}")
+    launch = (["a"], "c", False)
+    posts = [Told([(at, 16, 1, True)]) for at in (8, 9)]
+    commands, taken = made([launch, *posts, launch], ctypes.c_int64(), [])
+    _, first, second, last = commands
+    assert isinstance(first, Exchange)
+    assert isinstance(second, Exchange)
+    assert isinstance(last, Launch)
+    assert first.transfers is not None
+    assert second.transfers is not None
+    for each, before, after in ((first.transfers, 21, 22), (second.transfers, 0, 23)):
+        each.stream, each.before, each.after = 20, before, after
+    commands[-1] = replace(last, awaits=second)
+    driver = Recorded(taken, good)
+    native = NativeList(commands, ("c", "a"), driver.calls)
+    kernels = expected([launch, *posts, launch], {"a": 5, "c": 2}, 0)
+    kernels = [note for note in kernels if note[0] == "launch"]
+
+    def posted(at: int) -> list[tuple[Any, ...]]:
+        return [("start",), ("send", at, 16, 1, 1, COMM, 20), ("end",), ("error", COMM)]
+
+    whole = [
+        kernels[0],
+        ("record", 21, STREAM),
+        ("wait", 20, 21, 0),
+        *posted(8),
+        ("record", 22, 20),
+        *posted(9),
+        ("record", 23, 20),
+        ("wait", STREAM, 23, 0),
+        kernels[1],
+    ]
+    if good == len(whole):
+        native.submit(as_numbers([2, 5]), STREAM)
+        assert driver.notes == whole
+        return
+    with pytest.raises(RuntimeError):
+        native.submit(as_numbers([2, 5]), STREAM)
+    behind = [("end",)] if whole[good][0] == "send" else []  # a group that was started is ended
+    assert driver.notes == whole[: good + 1] + behind
 
 
 def test_nobody_posts_to_a_closed_communicator() -> None:

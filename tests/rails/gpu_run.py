@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from fuscoc_runtime.engine.node import slabs
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face.shuffle import Shuffle
@@ -42,7 +43,7 @@ def join(topology: Topology, is_one_host: bool) -> torch.device:
     return device
 
 
-PROGRAMS = 4
+PROGRAMS = 7
 """Of an SM, at most."""
 
 
@@ -153,9 +154,12 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--topology", type=Topology.parse, default=Topology(2, 1))
     parser.add_argument("--one-host", action="store_true")
+    parser.add_argument("--round-bytes", type=int, help="of slabs that travel in several rounds")
     parser.add_argument("--only", type=int, help="the number of one model, from 0 on")
     parser.add_argument("artifacts", nargs="+", help="of all models")
     given = parser.parse_args()
+    if given.round_bytes is not None:
+        slabs.ROUND_BYTES = given.round_bytes
     device = join(given.topology, given.one_host)
     options = {"topology": given.topology, "device": device, "timeout": TIMEOUT}
     wrong: list[str] = []

@@ -10,6 +10,7 @@ from unittest import mock
 
 import torch
 
+from fuscoc_runtime.engine.node import slabs
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.face.shuffle import Shuffle
 from tests.node_triton import rank_work
@@ -186,3 +187,13 @@ def _noted(taken: list[bool], call: Any, *arguments: Any) -> Any:
     found = call(*arguments)
     taken.append(found is not None)
     return found
+
+
+def rounds(group: Any, artifact: str, topology: str, batches: Any) -> tuple[int, int]:
+    """Calls whose slabs travel in several rounds; how many, and of how many places."""
+    with mock.patch.object(slabs, "ROUND_BYTES", 1):
+        rank_work.epochs(group, artifact, batches, 5, topology=topology)
+        shuffle = open_shuffle(group, artifact, topology)
+    node = shuffle.engine.node
+    assert isinstance(node, RailNode)
+    return node.num_rounds, node._stride

@@ -18,6 +18,10 @@ WIDE = specs.routed("bf16", hidden=40, keys=12, topk=8, align=1)
 CYCLIC = specs.routed("f16", keys=7, topk=8, reduce="max", placement="cyclic", capacity="compact")
 
 
+LARGER = {"2x1": 2, "2x2": 4}
+"""Ranks of topologies; those of four take more time than all other tests here."""
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
     processes = Pool(4)
@@ -45,6 +49,19 @@ def test_calls(pool: Pool, text: str, topology: str, batches: list[tuple[int, ..
     pool.run(work, len(batches[0]), path(text), batches, 1)
 
 
+@pytest.mark.parametrize(
+    ("text", "topology"),
+    [(SMALL, "2x1"), pytest.param(WIDE, "2x2", marks=pytest.mark.nightly)],
+    ids=["sum", "several ranks a node"],
+)
+def test_rounds(pool: Pool, text: str, topology: str) -> None:
+    """Large slabs, whose last round has segments of some ranks only, or of none."""
+    num_ranks = LARGER[topology]
+    batches = [(3, *[12] * (num_ranks - 1)), (12, *[9] * (num_ranks - 1))]
+    [(rounds, places), *_] = pool.run(rail_work.rounds, num_ranks, path(text), topology, batches)
+    assert rounds == places // 8 > 1
+
+
 def test_epochs_wrap(pool: Pool) -> None:
     work = partial(rank_work.epochs, topology="2x1", first=2**31 - 2)
     pool.run(work, 2, path(WIDE), [(1, 2)] * 2, 1)
@@ -67,9 +84,6 @@ def test_captured_calls_have_memory_of_their_own(pool: Pool) -> None:
     for said in pool.run(rail_work.captured, 2, path(SMALL), "2x1"):
         assert "cannot be captured by a CUDA graph: with such a capacity" in said
 
-
-LARGER = {"2x1": 2, "2x2": 4}
-"""Ranks of topologies; those of four take more time than all other tests here."""
 
 small_or_larger = pytest.mark.parametrize(
     "topology", ["2x1", pytest.param("2x2", marks=pytest.mark.nightly)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -23,6 +24,7 @@ from fuscoc_runtime.comm.gather import keep_until_next
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.requests import Rows, StartRound
 from fuscoc_runtime.comm.rounds import post
+from fuscoc_runtime.comm.streams import shared_stream
 from fuscoc_runtime.comm.subgroups import network_groups
 from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError
 from fuscoc_runtime.kernels.commands import (
@@ -39,6 +41,24 @@ from fuscoc_runtime.kernels.stream_words import StreamWords
 
 NETWORK = "network"
 """The hop between nodes, in errors."""
+
+
+class Beside:
+    """The stream on which an exchange travels beside its list, and events of its own.
+
+    Attributes:
+        addresses: of the stream, of the event when the list has come to the exchange, 0 if it
+            follows another one there, and of the event of its end.
+    """
+
+    def __init__(self, device: torch.device, is_first: bool) -> None:
+        """Kernels of NCCL find room before those of the list, which fill the GPU."""
+        stream = shared_stream(device, "network", priority=-2)
+        self._events = [torch.cuda.Event() for _ in range(2)]  # type: ignore[no-untyped-call]
+        for event in self._events:
+            event.record(stream)  # the driver has none before
+        before, after = (event.cuda_event for event in self._events)
+        self.addresses = stream.cuda_stream, before if is_first else 0, after
 
 
 class Rails:
@@ -66,19 +86,28 @@ class Rails:
         self.exchange(self.between(there[0], there[1]))
         members.meet("connection")
 
-    def between(self, sent: Tensor, received: Tensor) -> StartRound:
-        """An exchange of row n of ``sent`` for what node n sends, into row n of ``received``."""
+    def between(
+        self, sent: Tensor, received: Tensor, ranges: Sequence[range] | None = None
+    ) -> StartRound:
+        """An exchange of row n of ``sent`` for what node n sends, into row n of ``received``; or of
+        ``ranges`` of bytes of these rows."""
         sends, receives = (
-            tuple(Rows(peer, (rows[node].view(torch.uint8),)) for node, peer in self.peers.items())
+            tuple(
+                Rows(peer, tuple(_parts(rows[node].view(torch.uint8), ranges)))
+                for node, peer in self.peers.items()
+            )
             for rows in (sent, received)
         )
         return StartRound(0, 0, sends, receives)
 
-    def command(self, what: StartRound, is_told: bool = False) -> Exchange:
+    def command(
+        self, what: StartRound, is_told: bool = False, beside: Beside | None = None
+    ) -> Exchange:
         """It as a command of lists, which `submit` enqueues. Its tensors are contiguous. Where it
-        ``is_told`` kernels before and behind it write the words."""
-        transfers = self._transfers(what, is_told) if self._is_gpu else None
-        return Exchange(transfers, partial(self._wait_for, what), what)
+        ``is_told`` kernels before and behind it write the words. ``beside``: how it travels beside
+        the list."""
+        transfers = self._transfers(what, is_told, beside) if self._is_gpu else None
+        return Exchange(transfers, partial(self._wait_for, what), (what, beside))
 
     def exchange(self, what: StartRound) -> None:
         """Post it; the current stream goes on when it has ended. As `submit`."""
@@ -131,7 +160,9 @@ class Rails:
             raise ClosedError("the process group")
         return group
 
-    def _transfers(self, what: StartRound, is_told: bool = False) -> Transfers:
+    def _transfers(
+        self, what: StartRound, is_told: bool = False, beside: Beside | None = None
+    ) -> Transfers:
         made = []
         for rows, is_sent in ((what.receives, 0), (what.sends, 1)):
             for peer, part in ((each.peer, part) for each in rows for part in each.fields):
@@ -144,6 +175,7 @@ class Rails:
             0 if is_told else self._words.address,
             len(made),
             (Transfer * len(made))(*made),
+            *(() if beside is None else beside.addresses),
         )
 
     def _wait_for(self, what: StartRound) -> None:
@@ -165,3 +197,8 @@ class Rails:
         seconds = time.monotonic() - started
         suspect = awaited if seconds >= self._members.timeout else None
         return self._members.liveness.explain(NETWORK, seconds, error, suspect)
+
+
+def _parts(row: Tensor, ranges: Sequence[range] | None) -> list[Tensor]:
+    """Of a row of bytes."""
+    return [row] if ranges is None else [row[each.start : each.stop] for each in ranges]

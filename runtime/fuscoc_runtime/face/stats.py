@@ -39,7 +39,7 @@ class ShuffleStats:
             is the time to enqueue them; where autograd or a compiler made the call, its operator's.
         num_dispatches, num_combines: calls so far.
         num_rounds: rounds in which its slices crossed the network; 0 inside one node. Of fixed
-            capacity there is one.
+            capacity there are several only if ``max_sources`` rows are large.
         into: parts of rows that it copied from its window into memory of the caller's; ``None``
             where the spec has none go there.
         link: what the network was measured to do when the shuffle was opened; ``None`` where it was
@@ -173,7 +173,7 @@ def _count_node(handle: NodeHandle | ExactHandle) -> dict[str, Any]:
         "local": HopStats(own, 0, row_bytes),
         "rows_to_rank": tuple(points),
         "planning_ms": 0.0,
-        "num_rounds": int(topology.num_nodes > 1),
+        "num_rounds": getattr(handle.engine.node, "num_rounds", int(topology.num_nodes > 1)),
     }
 
 

@@ -66,16 +66,21 @@ typedef struct {
     uint64_t words;
     i64 num_transfers;
     const transfer_t *transfers;
+    /* If not NULL, it travels beside the list, on this stream: once `before` has been recorded on
+     * the list's, if there is that event; when it has ended `after` is. */
+    void *stream, *before, *after;
 } exchange_t;
 
 /* Of one that launches `exchange` is NULL; a kernel without programs is left out. One that `follows`
- * waits by itself for what the stream has before it. */
+ * waits by itself for what the stream has before it; if there is an event `awaited`, the stream
+ * waits for that first. */
 typedef struct {
     void *kernel;
     const i64 *programs;
     void **arguments;
     uint32_t threads, shared_bytes, follows;
     exchange_t *exchange;
+    void *awaited;
 } command_t;
 
 /* Events around a list; each may be NULL. */
@@ -162,14 +167,15 @@ static int launch(const calls_t *calls, const command_t *command, void *stream)
     return calls->launch(&config, command->kernel, command->arguments, NULL);
 }
 
-static int carry_out(const calls_t *calls, const command_t *command, void *stream, int *status)
+/* Let a stream wait for what another one has been given so far. */
+static int follow(const calls_t *calls, void *stream, void *event, void *other)
 {
-    exchange_t *exchange = command->exchange;
-    if (!exchange) {
-        if (*command->programs > 0)
-            *status = launch(calls, command, stream);
-        return LAUNCH;
-    }
+    int status = calls->record(event, other);
+    return status ? status : calls->wait(stream, event, 0);
+}
+
+static int travel(const calls_t *calls, exchange_t *exchange, void *stream, int *status)
+{
     if (!exchange->words) {
         *status = post_if_open(calls, exchange, stream);
         return NETWORK;
@@ -186,13 +192,33 @@ static int carry_out(const calls_t *calls, const command_t *command, void *strea
     return posted ? NETWORK : WORD;
 }
 
+static int carry_out(const calls_t *calls, const command_t *command, void *stream, int *status)
+{
+    exchange_t *exchange = command->exchange;
+    if (!exchange) {
+        if (command->awaited && (*status = calls->wait(stream, command->awaited, 0)))
+            return EVENT;
+        if (*command->programs > 0)
+            *status = launch(calls, command, stream);
+        return LAUNCH;
+    }
+    if (!exchange->stream)
+        return travel(calls, exchange, stream, status);
+    if (exchange->before &&
+        (*status = follow(calls, exchange->stream, exchange->before, stream)))
+        return EVENT;
+    int kind = travel(calls, exchange, exchange->stream, status);
+    if (*status)
+        return kind;
+    *status = calls->record(exchange->after, exchange->stream);
+    return EVENT;
+}
+
 static int begin(const calls_t *calls, const turn_t *turn, void *stream)
 {
     int status = 0;
     if (turn->before)
-        status = calls->record(turn->before, turn->before_on);
-    if (turn->before && !status)
-        status = calls->wait(stream, turn->before, 0);
+        status = follow(calls, stream, turn->before, turn->before_on);
     if (turn->awaited && !status)
         status = calls->wait(stream, turn->awaited, 0);
     return status;

@@ -49,12 +49,14 @@ class Launch:
     """A launch of ``kernel`` with as many programs as the number named ``programs`` says; with
     none it is left out. ``names``: of arguments that take another number than that of their own
     name. One that ``follows`` waits by itself for what comes before it (`sync.follow`), so that it
-    may be there already when that ends."""
+    may be there already when that ends. If it ``awaits`` an exchange beside the list, it begins
+    when that has ended."""
 
     kernel: Kernel
     programs: str
     names: Mapping[str, str] = field(default_factory=dict)
     follows: bool = False
+    awaits: Exchange | None = None
 
     @property
     def arguments(self) -> list[str]:
@@ -97,7 +99,8 @@ class Transfers(ctypes.Structure):
     """Sends and receives that are posted as one group, through a communicator of NCCL. Two words
     of the host, 32 bits each, tell the numbers of exchanges that the stream has begun and ended;
     ``number`` is the address of that of the latest, int64. Both are 0 where kernels before and
-    behind it tell the host."""
+    behind it tell the host. With a ``stream`` of its own it travels beside the list, once that has
+    come to it, if there is an event ``before``; ``after`` is the event of its end."""
 
     _fields_ = (
         ("communicator", ctypes.POINTER(Communicator)),
@@ -105,6 +108,9 @@ class Transfers(ctypes.Structure):
         ("words", ctypes.c_uint64),
         ("num_transfers", _COUNT),
         ("transfers", ctypes.POINTER(Transfer)),
+        ("stream", _ADDRESS),
+        ("before", _ADDRESS),
+        ("after", _ADDRESS),
     )
 
 
@@ -205,6 +211,7 @@ class _Command(ctypes.Structure):
         ("shared_bytes", ctypes.c_uint32),
         ("follows", ctypes.c_uint32),
         ("exchange", ctypes.POINTER(Transfers)),
+        ("awaited", _ADDRESS),
     )
 
 
@@ -263,6 +270,14 @@ def native_calls(exchanges: bool) -> NativeCalls:
     return NativeCalls(*(each and ctypes.cast(each, _ADDRESS).value for each in found))
 
 
+def _end_of(exchange: Exchange | None) -> int | None:
+    """The event of the end of one that travels beside a list."""
+    if exchange is None or exchange.transfers is None:
+        return None
+    after: int | None = exchange.transfers.after
+    return after
+
+
 class NativeList:
     """A list as C has it. ``names`` are of its numbers; its kernels are loaded."""
 
@@ -293,6 +308,7 @@ class NativeList:
                     code.threads,
                     code.shared_bytes,
                     command.follows and code.can_follow,
+                    awaited=_end_of(command.awaits),
                 )
             )
         self._commands = (_Command * len(made))(*made)

@@ -292,13 +292,15 @@ def moe_compact_node_forward(
     )
 
 
-@triton.jit(do_not_specialize=range(6))
+@triton.jit(do_not_specialize=range(8))
 def moe_compact_node_collect(
     call: tl.int64,
     num_sources: tl.int64,
     ticket: tl.int64,
     rows_ticket: tl.int64,
     weights: tl.int64,
+    first_place: tl.int64,
+    end_place: tl.int64,
     rows_0: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
@@ -306,6 +308,8 @@ def moe_compact_node_collect(
     ticket = ticket.to(tl.int64)
     rows_ticket = rows_ticket.to(tl.int64)
     weights = weights.to(tl.int64)
+    first_place = first_place.to(tl.int64)
+    end_place = end_place.to(tl.int64)
     rows_0 = rows_0.to(tl.int64)
     hop_back.collect(
         call,
@@ -323,16 +327,20 @@ def moe_compact_node_collect(
         lanes=8,
         parts=1,
         weighted=True,
+        first=first_place,
+        end=end_place,
     )
 
 
-@triton.jit(do_not_specialize=range(8))
+@triton.jit(do_not_specialize=range(10))
 def moe_compact_node_finish(
     call: tl.int64,
     num_sources: tl.int64,
     ticket: tl.int64,
     rows_ticket: tl.int64,
     weights: tl.int64,
+    first_place: tl.int64,
+    end_place: tl.int64,
     rows_0: tl.int64,
     result_0: tl.int64,
     result_bytes_0: tl.int64,
@@ -342,6 +350,8 @@ def moe_compact_node_finish(
     ticket = ticket.to(tl.int64)
     rows_ticket = rows_ticket.to(tl.int64)
     weights = weights.to(tl.int64)
+    first_place = first_place.to(tl.int64)
+    end_place = end_place.to(tl.int64)
     rows_0 = rows_0.to(tl.int64)
     result_0 = result_0.to(tl.int64)
     result_bytes_0 = result_bytes_0.to(tl.int64)
@@ -365,4 +375,6 @@ def moe_compact_node_finish(
         lanes=8,
         parts=1,
         weighted=True,
+        first=first_place,
+        end=end_place,
     )

@@ -270,7 +270,7 @@ def moe_replicated_node_pack(
     )
 
 
-@triton.jit(do_not_specialize=range(7))
+@triton.jit(do_not_specialize=range(9))
 def moe_replicated_node_forward(
     call: tl.int64,
     num_sources: tl.int64,
@@ -279,6 +279,8 @@ def moe_replicated_node_forward(
     slab_at_0: tl.int64,
     source_0: tl.int64,
     rows_at_0: tl.int64,
+    first_place: tl.int64,
+    end_place: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
@@ -287,6 +289,8 @@ def moe_replicated_node_forward(
     slab_at_0 = slab_at_0.to(tl.int64)
     source_0 = source_0.to(tl.int64)
     rows_at_0 = rows_at_0.to(tl.int64)
+    first_place = first_place.to(tl.int64)
+    end_place = end_place.to(tl.int64)
     dispatch.dispatch(
         call,
         num_sources,
@@ -302,16 +306,21 @@ def moe_replicated_node_forward(
         parts=1,
         weighted=True,
         cell_of=slabs.cell_of,
+        across=True,
+        first=first_place,
+        end=end_place,
     )
 
 
-@triton.jit(do_not_specialize=range(6))
+@triton.jit(do_not_specialize=range(8))
 def moe_replicated_node_collect(
     call: tl.int64,
     num_sources: tl.int64,
     ticket: tl.int64,
     rows_ticket: tl.int64,
     weights: tl.int64,
+    first_place: tl.int64,
+    end_place: tl.int64,
     rows_0: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
@@ -319,6 +328,8 @@ def moe_replicated_node_collect(
     ticket = ticket.to(tl.int64)
     rows_ticket = rows_ticket.to(tl.int64)
     weights = weights.to(tl.int64)
+    first_place = first_place.to(tl.int64)
+    end_place = end_place.to(tl.int64)
     rows_0 = rows_0.to(tl.int64)
     hop_back.collect(
         call,
@@ -336,16 +347,20 @@ def moe_replicated_node_collect(
         lanes=8,
         parts=1,
         weighted=True,
+        first=first_place,
+        end=end_place,
     )
 
 
-@triton.jit(do_not_specialize=range(8))
+@triton.jit(do_not_specialize=range(10))
 def moe_replicated_node_finish(
     call: tl.int64,
     num_sources: tl.int64,
     ticket: tl.int64,
     rows_ticket: tl.int64,
     weights: tl.int64,
+    first_place: tl.int64,
+    end_place: tl.int64,
     rows_0: tl.int64,
     result_0: tl.int64,
     result_bytes_0: tl.int64,
@@ -355,6 +370,8 @@ def moe_replicated_node_finish(
     ticket = ticket.to(tl.int64)
     rows_ticket = rows_ticket.to(tl.int64)
     weights = weights.to(tl.int64)
+    first_place = first_place.to(tl.int64)
+    end_place = end_place.to(tl.int64)
     rows_0 = rows_0.to(tl.int64)
     result_0 = result_0.to(tl.int64)
     result_bytes_0 = result_bytes_0.to(tl.int64)
@@ -378,4 +395,6 @@ def moe_replicated_node_finish(
         lanes=8,
         parts=1,
         weighted=True,
+        first=first_place,
+        end=end_place,
     )

@@ -11,7 +11,7 @@ many ranks as there are of both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership, all_gather
-from fuscoc_runtime.comm.rails import Rails
+from fuscoc_runtime.comm.rails import Beside, Rails
 from fuscoc_runtime.comm.subgroups import node_group
 from fuscoc_runtime.comm.windows import Allocate
 from fuscoc_runtime.engine.node.prepared import Prepared
@@ -36,7 +36,7 @@ from fuscoc_runtime.engine.node.triton_memory import (
 )
 from fuscoc_runtime.engine.node.triton_program import COMBINED
 from fuscoc_runtime.errors import InputError
-from fuscoc_runtime.kernels.commands import Command, Launch, Turn
+from fuscoc_runtime.kernels.commands import Command, Exchange, Launch, Turn
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
@@ -167,7 +167,6 @@ class RailNode(TritonNode):
             "programs": min(most, self._num_items),
             "finishing": max(1, min(most, num_sources)),
             "own_sources": num_sources,
-            "others_sources": (self._num_nodes - 1) * self._stride,
         }
         fields = [field.name for field in self.shuffle.program.buffers["source"]]
         varied = ["ticket", "rows_ticket", "weights"]
@@ -245,36 +244,84 @@ class RailNode(TritonNode):
         return others.sum(0)
 
     @property
+    def num_rounds(self) -> int:
+        """Rounds in which rows cross the network."""
+        return len(self._slabs.rounds)
+
+    @property
     def private_bytes(self) -> int:
         """Bytes of tables, and of slabs."""
         own = sum(each.nbytes for points in self._own for each in points.values())
         return super().private_bytes + own + self._slabs.num_bytes
 
     def _commands_forth(self) -> list[Command]:
-        """A dispatch: its relation, slabs, and what a node does with those that have come."""
-        program, rails, slabs = self._program, self._rails, self._slabs
+        """A dispatch: its relation, slabs, and what a node does with those that have come. With the
+        first round all points have come, so rows of each are moved while later ones travel."""
+        program, slabs = self._program, self._slabs
+        rounds = self._exchanges(slabs.out, slabs.landed, slabs.ranges)
         evaluating = program.evaluating()
+        planning, forward = program.planning(), program.kernels["forward"]
+        moving = [Launch(forward, "programs", each, follows=True) for each in self._places()]
+        if len(rounds) > 1:
+            planning[0] = _behind(planning[0], rounds[0])
+            moving[1:] = [_behind(*each) for each in zip(moving[1:], rounds[1:], strict=True)]
         commands: list[Command] = [
             *evaluating,
             Launch(program.kernels["pack"], "packing", OWN, follows=bool(evaluating)),
-            rails.command(rails.between(slabs.out, slabs.landed), is_told=True),
-            *program.planning(),
-            Launch(program.kernels["forward"], "programs", follows=True),
+            *rounds,
+            *planning,
+            *moving,
         ]
         if self._may_overflow:
             acknowledge = program.load("hop", "acknowledge", ("call",))
-            commands.append(rails.command(rails.between(slabs.receipts_out, slabs.receipts)))
+            receipts = self._rails.between(slabs.receipts_out, slabs.receipts)
+            commands.append(self._rails.command(receipts))
             commands.append(Launch(acknowledge, "one"))
         return commands
 
     def _commands_back(self) -> list[Command]:
-        """A combine, on both sides of the network."""
-        kernels, rails, slabs = self._program.kernels, self._rails, self._slabs
+        """A combine, on both sides of the network. Sums of a round travel while those of later ones
+        are made, and are added up while these travel."""
+        kernels, slabs = self._program.kernels, self._slabs
+        rounds = self._exchanges(slabs.back_out, slabs.back, slabs.ranges_back, is_packed=False)
+        commands: list[Command] = []
+        behind = []
+        for number, (names, each) in enumerate(zip(self._places(), rounds, strict=True)):
+            others = {**names, "num_sources": f"others.{number}"}
+            own = {**names, "num_sources": "own_sources"}
+            collect = Launch(kernels["collect"], "programs", others, follows=number == 0)
+            finish = Launch(kernels["finish"], "finishing", own, follows=True)
+            behind.append(finish if len(rounds) == 1 else _behind(finish, each))
+            commands += collect, each
+        return commands + behind
+
+    def _places(self) -> list[dict[str, str]]:
+        """By round the numbers that kernels are given of its places."""
         return [
-            Launch(kernels["collect"], "programs", {"num_sources": "others_sources"}, follows=True),
-            rails.command(rails.between(slabs.back_out, slabs.back), is_told=True),
-            Launch(kernels["finish"], "finishing", {"num_sources": "own_sources"}, follows=True),
+            {name: f"{name}.{number}" for name in ("first", "end")}
+            for number in range(len(self._slabs.rounds))
         ]
+
+    def _exchanges(
+        self,
+        sent: Tensor,
+        received: Tensor,
+        ranges: Callable[[range], list[range]],
+        is_packed: bool = True,
+    ) -> list[Exchange]:
+        """All rounds of a direction. Several travel beside the list, behind what comes before the
+        first one if everything ``is_packed`` then, else each behind what comes before it."""
+        rails, rounds = self._rails, self._slabs.rounds
+        if len(rounds) == 1:
+            return [rails.command(rails.between(sent, received), is_told=True)]
+        made = []
+        for places in rounds:
+            beside = None
+            if self._device.type == "cuda":
+                beside = Beside(self._device, not is_packed or places.start == 0)
+            what = rails.between(sent, received, ranges(places))
+            made.append(rails.command(what, is_told=True, beside=beside))
+        return made
 
     def _lasting_numbers(self, index: int) -> dict[str, int]:
         taken_on = self._taken_on.max_sources
@@ -287,7 +334,16 @@ class RailNode(TritonNode):
             "weights": address(self._buffers[index]["weights"]),
             **self._program.sizes(taken_on, self._programs),
             "programs": min(self._programs.dispatch, self._num_items),
+            **self._numbers_of_rounds(),
         }
+
+    def _numbers_of_rounds(self) -> dict[str, int]:
+        """The places of every round, and how many segments of other nodes they are."""
+        numbers = {}
+        for number, places in enumerate(self._slabs.rounds):
+            numbers[f"first.{number}"], numbers[f"end.{number}"] = places.start, places.stop
+            numbers[f"others.{number}"] = (self._num_nodes - 1) * len(places)
+        return numbers
 
     def _packing(self, num_sources: int) -> dict[str, int]:
         """Programs that count so many segments, and others that pack them, and say of points of
@@ -351,3 +407,8 @@ class RailNode(TritonNode):
         own = {f"own_{name}s": address(self._own[index][name]) for name in ("rank", "key")}
         own["node_keys"] = address(self._program.node_keys)
         return super()._words(index) | own | self._slabs.words | {"exchanges": self._rails.told}
+
+
+def _behind(launch: Launch, exchange: Exchange) -> Launch:
+    """It when an exchange beside the list has ended."""
+    return replace(launch, follows=False, awaits=exchange)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,6 +19,11 @@ POINT_BYTES = 8
 COUNT_BYTES = 4
 MAX_GROUP = 2
 """Segments under one flag at most: those of two nodes share none."""
+ROUND_BYTES = 14_000_000
+"""Of rows, about, that travel at once: what is packed before them, and what is done with those that
+have come, then takes little time beside the wire, and so does the begin of an exchange."""
+STEP = 8
+"""Rounds are of multiples of so many places, whose flags are aligned."""
 
 
 def num_places(node: NodeSpec, max_sources: int) -> int:
@@ -64,12 +70,20 @@ def lay_out_slab(
     )
 
 
+def divide(places: int, row_bytes: int, num_nodes: int) -> list[range]:
+    """The rounds in which so many places of a slab travel, whose rows have so many bytes."""
+    rounds = max(1, places * row_bytes * (num_nodes - 1) // ROUND_BYTES)
+    step = -(-places // (rounds * STEP)) * STEP
+    return [range(first, min(first + step, places)) for first in range(0, places, step)]
+
+
 class Slabs:
     """All slabs of one rank. Of every node a row of each.
 
     Attributes:
         out, landed: slabs of a dispatch; ``back_out`` and ``back`` are those of a combine.
         receipts_out, receipts: int64 [num_nodes, 1], points for which there was no slot.
+        rounds: places that travel together, in their order.
         rows_at: where the rows of a field begin in a slab, by value name.
         words: of a table.
     """
@@ -97,6 +111,12 @@ class Slabs:
         self.back_out, self.back = new(back_bytes), new(back_bytes)
         self.receipts_out, self.receipts = (new(8).view(torch.int64) for _ in range(2))
         fields = shuffle.program.buffers["target"]
+        row_bytes = [field.num_elems * TORCH_DTYPES[field.dtype].itemsize for field in fields]
+        self.rounds = [range(places)]
+        if not shuffle.program.is_compact:  # whose rows are not moved round by round
+            self.rounds = divide(places, max(sum(row_bytes), node.partial_bytes), num_nodes)
+        self._places = list(zip(forth["rows"], row_bytes, strict=True))
+        self._places_back = [(HEADER_BYTES, 4), (back["rows"][0], node.partial_bytes)]
         self.rows_at = {
             f"slab_at.{field.name}": at for field, at in zip(fields, forth["rows"], strict=True)
         }
@@ -115,7 +135,23 @@ class Slabs:
             "receipts_in": address(self.receipts),
         }
 
+    def ranges(self, places: range) -> list[range]:
+        """Bytes of a slab of a dispatch that travel with these places: before the first ones all
+        points, by which slots are planned."""
+        points = [range(self._places[0][0])] if places.start == 0 else []
+        return points + _bytes_of(places, self._places)
+
+    def ranges_back(self, places: range) -> list[range]:
+        """The same of a combine. With every round goes a header: what it says of the call is known
+        with the first, and who refuses it with the last one."""
+        return [range(HEADER_BYTES), *_bytes_of(places, self._places_back)]
+
     @property
     def num_bytes(self) -> int:
         """Bytes of all slabs."""
         return 2 * (self.out.nbytes + self.back_out.nbytes)
+
+
+def _bytes_of(places: range, parts: Sequence[tuple[int, int]]) -> list[range]:
+    """Of parts of a slab, by where they begin and the bytes of a place there."""
+    return [range(at + places.start * size, at + places.stop * size) for at, size in parts]

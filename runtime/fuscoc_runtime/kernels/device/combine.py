@@ -104,9 +104,9 @@ def finalise(
 
 
 @triton.jit
-def same_source(call, place):
-    """The segment at a place, of those that a kernel finalises: inside a node the same number."""
-    return place
+def same_source(call, first, end, index):
+    """The segment at an index, of those that a kernel finalises: inside a node the same number."""
+    return index
 
 
 @triton.jit
@@ -358,10 +358,12 @@ def sum_rows(
     store_sent: tl.constexpr, load_back: tl.constexpr, store_results: tl.constexpr,
     partial_bytes: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
     weighted: tl.constexpr, places: tl.constexpr, strided: tl.constexpr, tile_rows: tl.constexpr,
-    finalise: tl.constexpr = finalise, source_at: tl.constexpr = same_source,
+    finalise: tl.constexpr = finalise, source_at: tl.constexpr = same_source, first_place=0,
+    end_place=0,
 ):  # fmt: skip
-    """Reduce the rows of other ranks' segments, if it ``reduces`` any, and ``finalise`` so many of
-    this rank's own, of which ``source_at`` says which they are."""
+    """Reduce the rows of other ranks' segments, if it ``reduces`` any and these are the first
+    places, and ``finalise`` so many of this rank's own, of which ``source_at`` says which they are
+    of the places between these."""
     state = sync.array(call, words.STATE, tl.int32)
     refusing = tl.load(sync.array(call, words.ROUTING, tl.int32) + words.REFUSING)
     rank = sync.word(call, words.RANK)
@@ -369,7 +371,9 @@ def sum_rows(
     size = sync.group_size(call, sync.word(call, words.COMBINE_GROUP))
     if tile_rows > 1:
         size = tile_rows
-    num_items = points.num_remote_items(call, size) * reduces
+    num_items = points.num_remote_items(call, points.most_sources(call), size) * reduces
+    if first_place != 0:
+        num_items = num_items * 0
     num_groups = (num_sources + size - 1) // size
     left = (num_items > 0).to(tl.int32)  # whether there may be something to reduce
     takes = (left == 1) | (num_groups > tl.num_programs(0))
@@ -381,7 +385,7 @@ def sum_rows(
         there = False
         absent = refusing
         if group < num_groups:
-            flag = source_at(call, group * size) // size
+            flag = source_at(call, first_place, end_place, group * size) // size
             if left == 1:
                 there = flagged_by_all(call, flag, tag)
             else:
@@ -399,11 +403,12 @@ def sum_rows(
                     if (((missing >> peer) & 1) == 1) & joins(call, peer):
                         note_refusal(call, peer)
             else:
-                for place in range(group * size, limit):
+                for index in range(group * size, limit):
+                    source = source_at(call, first_place, end_place, index)
                     finalise(
-                        call, source_at(call, place), tag, absent, weights, rows, result, zero,
-                        add_row, add_partial, store_partial, store_result, lost, partial_bytes,
-                        fanout, lanes, parts, weighted, places, strided,
+                        call, source, tag, absent, weights, rows, result, zero, add_row,
+                        add_partial, store_partial, store_result, lost, partial_bytes, fanout,
+                        lanes, parts, weighted, places, strided,
                     )  # fmt: skip
             group = sync.next_item(state, words.NEXT_GROUP, num_groups, takes)
         elif reduces:  # then something may be left

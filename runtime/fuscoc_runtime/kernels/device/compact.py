@@ -11,6 +11,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, sync, rows, points = load("words"), load("sync"), load("dispatch"), load("points")
+slabs = load("slabs")
 
 
 @triton.jit
@@ -21,6 +22,8 @@ def dispatch(
     cell_of: tl.constexpr = points.cell_of,
 ):  # fmt: skip
     sync.follow()
+    if sync.word(call, words.NUM_NODES) > 1:
+        slabs.tell_exchange(call, 1)
     state = sync.array(call, words.STATE, tl.int32)
     epoch = tl.load(state + words.PLAN_EPOCH) + 1
     num_sources = points.own_sources(call, num_sources)
@@ -30,7 +33,7 @@ def dispatch(
         num_groups = num_groups * 0
     for group in range(tl.program_id(0), num_groups, tl.num_programs(0)):
         rows.send(
-            call, group, size, num_sources, weights, source_fields, rows_at, load_source,
+            call, group * size, size, num_sources, weights, source_fields, rows_at, load_source,
             store_row, fanout, lanes, parts, weighted, True, strided, cell_of,
         )  # fmt: skip
     arrive(call, epoch, ticket)

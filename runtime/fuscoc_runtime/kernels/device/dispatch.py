@@ -16,20 +16,21 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, points = load("words"), load("vectors"), load("sync"), load("points")
-many = load("many")
+many, slabs = load("many"), load("slabs")
 
 
 @triton.jit
 def send(
-    call, group, size, num_sources, weights, source_fields, rows_at, load_source: tl.constexpr,
+    call, begin, size, num_sources, weights, source_fields, rows_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
     weighted: tl.constexpr, everywhere: tl.constexpr, strided: tl.constexpr,
     cell_of: tl.constexpr,
 ):  # fmt: skip
-    """A group of rows and its points to the other ranks; ``everywhere``: rows to this one, too."""
+    """Rows of segments from ``begin`` on, up to ``size`` of them, and their points to the other
+    ranks; ``everywhere``: rows to this one, too."""
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
-    for source in range(group * size, tl.minimum(group * size + size, num_sources)):
+    for source in range(begin, tl.minimum(begin + size, num_sources)):
         cell = cell_of(call, source, fanout, strided)
         codes, bits = points.own_points(call, source, weights, fanout, lanes, weighted)
         first = sync.array(call, words.FIRST_SLOTS, tl.int32) + source * words.MAX_RANKS
@@ -98,70 +99,90 @@ def dispatch(
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
     weighted: tl.constexpr, load_row: tl.constexpr = None, strided: tl.constexpr = False,
     tile_rows: tl.constexpr = 1, cells: tl.constexpr = 0,
-    cell_of: tl.constexpr = points.cell_of,
+    cell_of: tl.constexpr = points.cell_of, across: tl.constexpr = False, first=0, end=0,
 ):  # fmt: skip
-    """``cell_of`` says where a segment is read; ``cells``, of a tile of them: see ``many.copy``."""
+    """``cell_of`` says where a segment is read; ``cells``, of a tile of them: see ``many.copy``.
+    ``across`` nodes the segments are those that move when places from ``first`` to ``end`` have
+    come, of every rank of the node: see `slabs.taken_on`. With the last ones the call ends."""
     sync.follow()
     state = sync.array(call, words.STATE, tl.int32)
     epoch = tl.load(state + words.PLAN_EPOCH) + 1
     num_sources = points.own_sources(call, num_sources)
+    count = num_sources
+    most = points.most_sources(call)
+    ends = True
+    if across:
+        ends = slabs.is_last(call, end)
+        if ends:
+            slabs.tell_exchange(call, 1)
+        count = tl.where(count > 0, slabs.num_taken_on(call, first, end), 0)
+        most = tl.where(most > 0, slabs.num_taken_on(call, first, end), 0)
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     max_sources = sync.word(call, words.MAX_SOURCES)
     size = sync.group_size(call, sync.word(call, words.DISPATCH_GROUP))
     if tile_rows > 1:
         size = tile_rows
-    num_groups = (num_sources + size - 1) // size
+    num_groups = (count + size - 1) // size
     senders = sync.word(call, words.NUM_SENDERS)
     sends = (tl.program_id(0) < senders) & (num_ranks > 1)
     if sends & (sync.aborted(call) == 0):
         for group in range(tl.program_id(0), num_groups, senders):
+            begin = source_of(call, group * size, across, first, end)
             if tile_rows > 1:
-                first = group * size
                 many.move(
-                    call, first, tl.minimum(first + size, num_sources), source_fields, rows_at,
+                    call, begin, tl.minimum(begin + size, num_sources), source_fields, rows_at,
                     load_source, store_row, True, tile_rows, cells,
                 )  # fmt: skip
             else:
                 send(
-                    call, group, size, num_sources, weights, source_fields, rows_at, load_source,
+                    call, begin, size, num_sources, weights, source_fields, rows_at, load_source,
                     store_row, fanout, lanes, parts, weighted, False, strided, cell_of,
                 )  # fmt: skip
-            sync.signal(call, words.DISPATCH_FLAGS_AT, rank * max_sources + group, epoch)
+            sync.signal(call, words.DISPATCH_FLAGS_AT, rank * max_sources + begin // size, epoch)
 
-    num_items = num_groups + points.num_remote_items(call, size)
+    num_items = num_groups + points.num_remote_items(call, most, size)
     flags = sync.section(call, rank, words.DISPATCH_FLAGS_AT, tl.int32)
     takes = (num_ranks > 1) | (num_items > tl.num_programs(0))
     item = sync.first_item(state, words.NEXT_ITEM, takes)
     while item < num_items:
         if item < num_groups:
-            first = item * size
-            limit = tl.minimum(first + size, num_sources)
+            begin = source_of(call, item * size, across, first, end)
+            limit = tl.minimum(begin + size, num_sources)
             if tile_rows > 1:
                 many.move(
-                    call, first, limit, source_fields, rows_at, load_source, store_row, False,
+                    call, begin, limit, source_fields, rows_at, load_source, store_row, False,
                     tile_rows, cells,
                 )  # fmt: skip
             else:
-                for source in range(first, limit):
+                for source in range(begin, limit):
                     expand_own(
                         call, source, source_fields, rows_at, load_source, store_row, fanout,
                         lanes, parts, strided, cell_of,
                     )  # fmt: skip
         else:
             source_rank, group = points.remote_item(call, item - num_groups)
+            begin = source_of(call, group * size, across, first, end)
             limit = tl.load(points.array_of_sources(call) + source_rank).to(tl.int64)
-            if group * size < limit:
-                flag = flags + source_rank * max_sources + group
+            if begin < limit:
+                flag = flags + source_rank * max_sources + begin // size
                 stage: tl.constexpr = words.DISPATCH_GROUP_ROWS
-                there = sync.wait(call, flag, epoch, stage, source_rank, group)
+                there = sync.wait(call, flag, epoch, stage, source_rank, begin // size)
                 if tile_rows == 1:
-                    limit = tl.where(there, tl.minimum(group * size + size, limit), 0)
-                    for source in range(group * size, limit):
+                    limit = tl.where(there, tl.minimum(begin + size, limit), 0)
+                    for source in range(begin, limit):
                         expand_sent(
                             call, source_rank, source, rows_at, load_row, store_row, fanout,
                             lanes, parts,
                         )  # fmt: skip
         item = sync.next_item(state, words.NEXT_ITEM, num_items, takes)
-    if sync.leave(state):
+    if sync.leave(state) & ends:
         sync.end_dispatch(call, epoch, ticket)
+
+
+@triton.jit
+def source_of(call, index, across: tl.constexpr, first, end):
+    """The segment at an index of those that a kernel moves."""
+    if across:
+        index = slabs.taken_on(call, first, end, index)
+    return index

@@ -3,7 +3,9 @@
 `collect` reduces as inside a node, adds up the segments of other nodes and leaves a sum of each to
 the slab of its node. When slabs have travelled, `finish` adds up this rank's own segments: its own
 rows, then partial rows of its node, which are there since, then the sums of other nodes, in their
-order. A rank that refuses the combine sends slabs all the same; what needs its rows is lost.
+order. Where slabs are large there are several of both kernels, for some of the places each: while
+sums of some travel, those of later ones are made, and those of earlier ones are added up. A rank
+that refuses the combine sends slabs all the same; what needs its rows is lost.
 """
 
 import triton
@@ -16,42 +18,30 @@ slabs, points, back, of_rows = load("slabs"), load("points"), load("combine"), l
 
 
 @triton.jit
-def others_source(call, place):
-    """The segment at a place of those of other nodes."""
-    own = sync.word(call, words.NODE) * sync.word(call, words.STRIDE)
-    return place + tl.where(place >= own, sync.word(call, words.STRIDE), 0)
-
-
-@triton.jit
-def own_source(call, place):
-    """The segment at a place of this rank's own."""
-    return sync.word(call, words.NODE) * sync.word(call, words.STRIDE) + place
-
-
-@triton.jit
 def collect(
-    call, num_sources, ticket, rows_ticket, weights, rows, zero: tl.constexpr,
+    call, num_sources, ticket, rows_ticket, weights, first, end, rows, zero: tl.constexpr,
     add_row: tl.constexpr, add_partial: tl.constexpr, store_partial: tl.constexpr,
     partial_bytes: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
     weighted: tl.constexpr,
 ):  # fmt: skip
-    """Before the network, for so many segments of other nodes. ``rows_ticket`` as in `combine`, -1
-    if this rank refuses."""
+    """Before the network, for the segments of other nodes from the places ``first`` to ``end``, so
+    many. ``rows_ticket`` as in `combine`, -1 if this rank refuses."""
     sync.follow()
-    slabs.tell_exchange(call, 0)
+    if first == 0:
+        slabs.tell_exchange(call, 0)
     turn = back.begin(call, ticket, rows_ticket)
     joins, tag = turn[0], turn[1]
     if joins == 1:
         back.sum_rows(
             call, num_sources, tag, 1, weights, rows, rows, zero, add_row, add_partial,
             store_partial, None, None, None, None, None, None, partial_bytes, fanout, lanes, parts,
-            weighted, False, False, 1, collect_one, others_source,
+            weighted, False, False, 1, collect_one, slabs.others_source, first, end,
         )  # fmt: skip
     else:
         if tl.program_id(0) == 0:
             back.refuse(call, tag)
         for place in range(tl.program_id(0).to(tl.int64), num_sources, tl.num_programs(0)):
-            lose(call, others_source(call, place), fanout, lanes)
+            lose(call, slabs.others_source(call, first, end, place), fanout, lanes)
     if tl.program_id(0) == 0:
         for node in range(sync.word(call, words.NUM_NODES)):
             slab = slabs.going_back(call, node)
@@ -105,32 +95,39 @@ def lose(call, source, fanout: tl.constexpr, lanes: tl.constexpr):
 
 @triton.jit
 def finish(
-    call, num_sources, ticket, rows_ticket, weights, rows, result, result_bytes,
+    call, num_sources, ticket, rows_ticket, weights, first, end, rows, result, result_bytes,
     zero: tl.constexpr, add_row: tl.constexpr, add_partial: tl.constexpr,
     store_result: tl.constexpr, lost: tl.constexpr, num_fields: tl.constexpr,
     partial_bytes: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
     weighted: tl.constexpr, places: tl.constexpr = False, strided: tl.constexpr = False,
 ):  # fmt: skip
-    """Behind the network: the results, as `combine` has them."""
+    """Behind the network: the results of this rank's segments from the places ``first`` to ``end``,
+    as `combine` has them. With the last ones the call ends."""
     sync.follow()
-    slabs.tell_exchange(call, 1)
+    ends = slabs.is_last(call, end)
+    if ends:
+        slabs.tell_exchange(call, 1)
     turn = back.look(call, ticket, rows_ticket)
     joins, tag = turn[0], turn[1]
     if joins == 1:
+        count = tl.maximum(tl.minimum(num_sources, end) - first, 0)
         back.sum_rows(
-            call, num_sources, tag, 0, weights, rows, result, zero, add_row, add_partial, None,
+            call, count, tag, 0, weights, rows, result, zero, add_row, add_partial, None,
             store_result, lost, None, None, None, None, partial_bytes, fanout, lanes, parts,
-            weighted, places, strided, 1, finish_one, own_source,
+            weighted, places, strided, 1, finish_one, slabs.own_source, first, end,
         )  # fmt: skip
-    elif rows_ticket >= 0:
+    elif ends & (rows_ticket >= 0):
         back.poison_all(result, result_bytes, num_fields)
-    if tl.program_id(0) == 0:
+    if ends & (tl.program_id(0) == 0):
         for node in range(sync.word(call, words.NUM_NODES)):
             if node != sync.word(call, words.NODE):
                 note_refusals(call, node, tag)
             # It has been sent, and ranks will be added to it.
             tl.store(slabs.status_of(slabs.going_back(call, node)), 0)
-    back.finish(call, turn)
+    if ends:
+        back.finish(call, turn)
+    else:
+        sync.leave(sync.array(call, words.STATE, tl.int32))
 
 
 @triton.jit

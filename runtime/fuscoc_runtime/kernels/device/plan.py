@@ -143,7 +143,6 @@ def exchange(
     counted += node * num_programs * keys
     sources = told_sources(call, node, num_sources)
     if num_nodes > 1:
-        slabs.tell_exchange(call, 1)
         # Of segments that there are; further places have none.
         counting = (tl.maximum(sources, 0) + size - 1) // size
         told = slabs.counts_of(call, slabs.landed(call, node), 0)

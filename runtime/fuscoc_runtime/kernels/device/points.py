@@ -76,9 +76,15 @@ def remote_item(call, item):
 
 
 @triton.jit
-def num_remote_items(call, size):
-    """Items of ``size`` segments; ranks with fewer than the most have some that do not exist."""
-    most = tl.load(array_of_sources(call) + words.MOST_SOURCES).to(tl.int64)
+def most_sources(call):
+    """The most source segments of any rank."""
+    return tl.load(array_of_sources(call) + words.MOST_SOURCES).to(tl.int64)
+
+
+@triton.jit
+def num_remote_items(call, most, size):
+    """Items of ``size`` segments, where a rank has at ``most`` so many; ranks with fewer have some
+    that do not exist."""
     return (most + size - 1) // size * (sync.word(call, words.NUM_RANKS) - 1)
 
 

@@ -110,6 +110,42 @@ def cell_of(call, source, fanout: tl.constexpr, strided: tl.constexpr):
 
 
 @triton.jit
+def others_source(call, first, end, index):
+    """The segment at an index of those of other nodes from the places ``first`` to ``end``."""
+    node = index // (end - first)
+    node += (node >= sync.word(call, words.NODE)).to(tl.int64)
+    return node * sync.word(call, words.STRIDE) + first + index % (end - first)
+
+
+@triton.jit
+def own_source(call, first, end, index):
+    """The segment at an index of this rank's own from there on."""
+    return sync.word(call, words.NODE) * sync.word(call, words.STRIDE) + first + index
+
+
+@triton.jit
+def taken_on(call, first, end, index):
+    """The segment at an index of those that move once the places from ``first`` to ``end`` have
+    come: with the first ones all of this rank's own do, before others."""
+    own = tl.where(first == 0, sync.word(call, words.STRIDE), 0)
+    others = others_source(call, first, end, tl.maximum(index - own, 0))
+    return tl.where(index < own, own_source(call, 0, end, index), others)
+
+
+@triton.jit
+def num_taken_on(call, first, end):
+    """How many they are."""
+    own = tl.where(first == 0, sync.word(call, words.STRIDE), 0)
+    return own + (sync.word(call, words.NUM_NODES) - 1) * (end - first)
+
+
+@triton.jit
+def is_last(call, end):
+    """Whether these are the last places."""
+    return end >= sync.word(call, words.STRIDE)
+
+
+@triton.jit
 def point_words(slab):
     """The words of a slab's points."""
     return (slab + HEADER_BYTES).to(tl.pointer_type(tl.int64))

@@ -1,0 +1,57 @@
+"""The rounds in which slabs travel."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fuscoc_runtime.engine.node import slabs
+from fuscoc_runtime.engine.node.slabs import Slabs, divide
+from fuscoc_runtime.engine.node.state import ALIGNMENT
+from fuscoc_runtime.manifest.artifact import load_artifact
+from fuscoc_runtime.topology import Topology
+from tests.engine import specs
+
+
+@pytest.mark.parametrize(
+    ("tokens", "num_nodes", "rounds"),
+    [(1024, 2, 1), (2048, 2, 2), (4096, 2, 4), (1024, 4, 3), (4096, 8, 29), (16, 2, 1)],
+)
+def test_rows_that_travel_at_once(tokens: int, num_nodes: int, rounds: int) -> None:
+    """Of 14 kB: those of 1024 tokens to one node, and as many bytes to all of several."""
+    assert abs(len(divide(tokens, 2 * 7168, num_nodes)) - rounds) <= rounds // 29
+
+
+@given(st.integers(1, 5000), st.integers(1, 20000), st.integers(2, 9))
+def test_every_place_travels_once(places: int, row_bytes: int, num_nodes: int) -> None:
+    made = divide(places, row_bytes, num_nodes)
+    assert [place for each in made for place in each] == list(range(places))
+    assert all(each.start % slabs.STEP == 0 for each in made)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.sampled_from([specs.FIELDS, specs.routed("bf16")]), st.integers(1, 300))
+def test_every_byte_of_a_slab_travels(text: str, num_sources: int) -> None:
+    """Points before any row, the header of a way back with every round; nothing else twice."""
+    artifact = load_artifact(specs.artifact(text).path)
+    shuffle, num_nodes = artifact.shuffle(None), 3
+    node = shuffle.node
+    assert node is not None
+    cpu, topology = torch.device("cpu"), Topology(num_nodes, 2)
+    made = Slabs(shuffle, node, topology, num_sources, cpu)
+    made.rounds = divide(made.rounds[-1].stop, slabs.ROUND_BYTES // 5, num_nodes)
+    header = range(slabs.HEADER_BYTES)
+    for ranges, slab in ((made.ranges, made.out), (made.ranges_back, made.back_out)):
+        counts = torch.zeros(slab.shape[1], dtype=torch.int64)
+        for number, places in enumerate(made.rounds):
+            parts = ranges(places)
+            assert number > 0 or parts[0].start == 0
+            if ranges == made.ranges_back:
+                assert parts[0] == header
+                counts[: len(header)] -= int(number > 0)
+            for part in parts:
+                counts[part.start : part.stop] += 1
+        assert counts.max() == 1
+        assert int((counts == 0).sum()) < ALIGNMENT * 5  # that parts begin at multiples of it
