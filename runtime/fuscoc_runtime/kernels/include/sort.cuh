@@ -146,18 +146,13 @@ struct Sort {
   }
   __device__ static __forceinline__ int key_of_step(u32 keys, int step) { return int(keys >> 8 * step & 0xff); }
 
-  // Counts all rows, and learns where their runs begin. Returns the keys of the first ones, which are ranked before
-  // it does `meanwhile()`.
-  template <class Meanwhile>
-  __device__ __forceinline__ u32 begin(int (&before)[steps], int num_rows, Meanwhile meanwhile) {
+  // Counts all rows, and learns where their runs begin. Returns the keys of the first ones, which are ranked.
+  __device__ __forceinline__ u32 begin(int (&before)[steps], int num_rows) {
     plan.begin();
     const u32 first = count();
     u32 keys = int(threadIdx.x) < num_rows ? first : num_keys;
     if constexpr (steps > 1) keys = load_keys(shared.begin, num_rows);
-    plan.exchange([&] {
-      rank(keys, before, num_rows);
-      meanwhile();
-    });
+    plan.exchange([&] { rank(keys, before, num_rows); });
     return keys;
   }
   // The same of the first tile, whose rows are read meanwhile.
@@ -165,7 +160,7 @@ struct Sort {
     const int rows = num_rows(shared.begin);
     load(to, shared.begin, rows);
     commit_async();
-    return begin(before, rows, [] {});
+    return begin(before, rows);
   }
 
   // How many rows of the warp with the same key lie before this thread's; `chunk` gets the warp's counts.

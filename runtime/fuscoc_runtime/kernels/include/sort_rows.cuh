@@ -59,12 +59,11 @@ struct SortRows : Sort<Shape, Relation> {
     call.slots[row] = n < 0 ? -1 : run.code + n;
     this->keep_code(row, run, n);
   }
-  // Gives all rows of this CTA their slots; calls early() while it waits for counts, first() when the first thousand
-  // have them.
-  template <class Early, class First>
-  __device__ __forceinline__ void give_slots(Early early, First first) {
+  // Gives all rows of this CTA their slots; calls first() when the first thousand have them.
+  template <class First>
+  __device__ __forceinline__ void give_slots(First first) {
     int before[1];
-    u32 keys = this->begin(before, num_rows(shared.begin), early);
+    u32 keys = this->begin(before, num_rows(shared.begin));
     for (int from = shared.begin; from < shared.end; from += kPlanThreads) {
       const int behind = from + kPlanThreads;
       const u32 next_keys = this->load_keys(behind, num_rows(behind));
@@ -90,9 +89,9 @@ struct SortRows : Sort<Shape, Relation> {
     return int(min(i64(Shape::dispatch_warps), max(i64(4), ceil_div(under_way, gridDim.x * of_warp))));
   }
   // An item are 32 rows, a warpful: the n-th ones of all CTAs follow each other.
-  __device__ __forceinline__ int row_of(u32 item) const {
+  __device__ __forceinline__ void send(Scatter<Shape, Relation>& rows, u32 item) const {
     const int cta = int(item % gridDim.x), row = this->first_row(cta) + int(item / gridDim.x) * kWarp + lane;
-    return row < this->first_row(cta + 1) ? row : -1;
+    rows.send_row(row, row < this->first_row(cta + 1) ? __ldcg(call.slots + row) : -1);
   }
   // Moves rows of all CTAs, but the first `num_warps` items of each, which are under way.
   __device__ __forceinline__ void move(Scatter<Shape, Relation>& rows, int num_warps) const {
@@ -108,8 +107,7 @@ struct SortRows : Sort<Shape, Relation> {
         __syncwarp();
         if (!planned) return;
       }
-      const int row = row_of(item);
-      rows.send_row(row, row < 0 ? -1 : __ldcg(call.slots + row));
+      send(rows, item);
     });
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     bulk_arrived();
@@ -119,19 +117,9 @@ struct SortRows : Sort<Shape, Relation> {
   __device__ void run() {
     Scatter<Shape, Relation> rows(call, shared.rows, shared.barriers, numbers.epoch);
     const bool moves = warp < moving_warps();
-    const int row = shared.begin + int(threadIdx.x);
-    const bool there = moves && row < shared.end;
-    bool loads = false;
-    give_slots(
-        [&] {
-          if constexpr (rows.lies_alike())
-            if (moves) loads = rows.load_row(row, there, [](int) { return static_cast<char*>(nullptr); });
-        },
-        [&] {
-          const int code = there ? call.slots[row] : -1;
-          if (loads) rows.store_row(code >= 0, rows.target_row(code_rank(code), code_slot(code)));
-          else if (!rows.lies_alike() && moves) rows.send_row(row, code);
-        });
+    give_slots([&] {
+      if (moves) send(rows, warp * gridDim.x + blockIdx.x);
+    });
     if (threadIdx.x == 0) {
       fence_gpu();
       atomicAdd(&call.state->next_expand[numbers.epoch & 1], 1u);
