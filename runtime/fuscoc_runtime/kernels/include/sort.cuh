@@ -109,13 +109,12 @@ struct Sort {
     if constexpr (kField + 1 < Shape::num_fields) load<kField + 1>(to, from, num_rows);
   }
 
-  // Adds the rows of this CTA to `total` by key, and keeps their keys; returns that of this thread's first one. No
-  // branch lies between the loads of a batch, or they would come one after the other: what is behind the end is
-  // read from the last row.
-  __device__ __forceinline__ u32 count() const {
+  // Adds the rows of this CTA to `total` by key, and keeps their keys. No branch lies between the loads of a
+  // batch, or they would come one after the other: what is behind the end is read from the last row.
+  __device__ __forceinline__ void count() const {
     constexpr int batch = 8;
     const int end = shared.end;
-    u32 bad = 0, first = num_keys;
+    u32 bad = 0;
     for (int start = shared.begin + threadIdx.x; start < end; start += batch * kPlanThreads) {
       i64 key[batch];
 #pragma unroll
@@ -127,14 +126,11 @@ struct Sort {
         const int known = plan.known(key[b]);
         if (known >= 0) atomicAdd(&shared.plan.total[known], 1);
         else bad += key[b] != -1;
-        const u32 kept = known >= 0 ? known : num_keys;
-        if (b == 0 && start < shared.begin + kPlanThreads) first = kept;
-        call.keys[row] = static_cast<unsigned char>(kept);
+        call.keys[row] = static_cast<unsigned char>(known >= 0 ? known : num_keys);
       }
     }
     if (bad) note_dropped(call, call.state->bad_keys, numbers.use & 1, bad);
     __syncthreads();
-    return first;
   }
   // The keys of this thread's rows of a tile, a byte a step.
   __device__ __forceinline__ u32 load_keys(int from, int num_rows) const {
@@ -146,21 +142,17 @@ struct Sort {
   }
   __device__ static __forceinline__ int key_of_step(u32 keys, int step) { return int(keys >> 8 * step & 0xff); }
 
-  // Counts all rows, and learns where their runs begin. Returns the keys of the first ones, which are ranked.
-  __device__ __forceinline__ u32 begin(int (&before)[steps], int num_rows) {
-    plan.begin();
-    const u32 first = count();
-    u32 keys = int(threadIdx.x) < num_rows ? first : num_keys;
-    if constexpr (steps > 1) keys = load_keys(shared.begin, num_rows);
-    plan.exchange([&] { rank(keys, before, num_rows); });
-    return keys;
-  }
-  // The same of the first tile, whose rows are read meanwhile.
+  // Before the first tile: reads its rows, counts all, and learns where their runs begin. Returns the tile's keys,
+  // and ranks it.
   __device__ __forceinline__ u32 start(char* to, int (&before)[steps]) {
     const int rows = num_rows(shared.begin);
     load(to, shared.begin, rows);
     commit_async();
-    return begin(before, rows);
+    plan.begin();
+    count();
+    const u32 keys = load_keys(shared.begin, rows);
+    plan.exchange([&] { rank(keys, before, rows); });
+    return keys;
   }
 
   // How many rows of the warp with the same key lie before this thread's; `chunk` gets the warp's counts.
@@ -240,16 +232,12 @@ struct Sort {
         [&](int key, int place) { shared.run[key].back = place; });
   }
 
-  // The run of a row's key, and the row's number there: -1 where it has no key or no slot. One that should have a
-  // slot is dropped.
-  __device__ __forceinline__ int find(int key, int before, Run& run) const {
-    run = {0, 0, 0, 0};
-    if (key >= num_keys) return -1;
-    run = shared.run[key];
+  // The number of a row among those of its key in the tile: it has a slot if that is below the run's rows. One that
+  // has none is dropped.
+  __device__ __forceinline__ int place_in_run(int key, int before, const Run& run) const {
     const int n = shared.plan.chunk[warp][key] + before;
-    if (n < run.rows) return n;
-    if (!shared.plan.peers.failed) note_dropped(call, call.state->overflowed, numbers.use & 1);
-    return -1;
+    if (n >= run.rows && !shared.plan.peers.failed) note_dropped(call, call.state->overflowed, numbers.use & 1);
+    return n;
   }
   // What is left of a row, the n-th one of a run: its code, or what it needs to come back as a copy. -1: none has a
   // slot.

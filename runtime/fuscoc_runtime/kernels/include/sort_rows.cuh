@@ -2,9 +2,8 @@
 // counted and told tile by tile like those that are sorted, for what comes back, and since a run says more
 // than a point does in as many bytes.
 //
-// A CTA gives a thousand of its rows their slots at once, whole tiles. Then some of its warps move a few of them, which
-// are under way while the others get theirs; at last they move all, first those of this CTA, then whatever is left
-// of any.
+// A CTA gives a thousand of its rows their slots at once, whole tiles. When it has done so for all of them, some of
+// its warps move rows: first those of this CTA, then whatever is left of any.
 #pragma once
 #include "scatter.cuh"
 #include "sort.cuh"
@@ -51,19 +50,25 @@ struct SortRows : Sort<Shape, Relation> {
     }
   }
   __device__ __forceinline__ void assign(int key, int before, int row) const {
-    Run run;
-    const int n = this->find(key, before, run);
-    if constexpr (kCopiedRows<Shape> > 1)
-      if (n >= 0) run.back = shared.back[warp / (tile / kWarp)][key];
+    Run run{0, 0, 0, 0};
+    int n = -1;
+    if (key < num_keys) {
+      run = shared.run[key];
+      n = this->place_in_run(key, before, run);
+      if (n >= run.rows) n = -1;
+      if constexpr (kCopiedRows<Shape> > 1) run.back = shared.back[warp / (tile / kWarp)][key];
+    }
     if (row >= shared.end) return;
     call.slots[row] = n < 0 ? -1 : run.code + n;
     this->keep_code(row, run, n);
   }
-  // Gives all rows of this CTA their slots; calls first() when the first thousand have them.
-  template <class First>
-  __device__ __forceinline__ void give_slots(First first) {
+  // Gives all rows of this CTA their slots.
+  __device__ __forceinline__ void give_slots() {
     int before[1];
-    u32 keys = this->begin(before, num_rows(shared.begin));
+    plan.begin();
+    this->count();
+    u32 keys = this->load_keys(shared.begin, num_rows(shared.begin));
+    plan.exchange([&] { this->rank(keys, before, num_rows(shared.begin)); });
     for (int from = shared.begin; from < shared.end; from += kPlanThreads) {
       const int behind = from + kPlanThreads;
       const u32 next_keys = this->load_keys(behind, num_rows(behind));
@@ -75,7 +80,6 @@ struct SortRows : Sort<Shape, Relation> {
       }
       assign(int(keys), before[0], from + int(threadIdx.x));
       __syncthreads();
-      if (from == shared.begin) first();
       this->advance();
       keys = next_keys;
       this->rank(keys, before, num_rows(behind));
@@ -88,26 +92,25 @@ struct SortRows : Sort<Shape, Relation> {
     constexpr i64 under_way = 8 << 20, of_warp = kWarp * Shape::buffer_bytes;
     return int(min(i64(Shape::dispatch_warps), max(i64(4), ceil_div(under_way, gridDim.x * of_warp))));
   }
-  // An item are 32 rows, a warpful: the n-th ones of all CTAs follow each other.
-  __device__ __forceinline__ void send(Scatter<Shape, Relation>& rows, u32 item) const {
-    const int cta = int(item % gridDim.x), row = this->first_row(cta) + int(item / gridDim.x) * kWarp + lane;
-    rows.send_row(row, row < this->first_row(cta + 1) ? __ldcg(call.slots + row) : -1);
-  }
-  // Moves rows of all CTAs, but the first `num_warps` items of each, which are under way.
-  __device__ __forceinline__ void move(Scatter<Shape, Relation>& rows, int num_warps) const {
-    const u32 parity = numbers.epoch & 1, ctas = gridDim.x, own = 2 * u32(num_warps) * ctas;
+  // Moves rows of all CTAs, whose n-th warpfuls follow each other.
+  __device__ __forceinline__ void move(int num_warps) {
+    Scatter<Shape, Relation> rows(call, shared.rows, shared.barriers, numbers.epoch);
+    const u32 parity = numbers.epoch & 1, ctas = gridDim.x, own = u32(num_warps) * ctas;
     const u32* const plans = &call.state->next_expand[parity];  // CTAs whose rows have their slots
     const i64 most_tiles = ceil_div(ceil_div(call.num_sources, tile), ctas);
     const u32 num_items = u32(most_tiles * (tile / kWarp)) * ctas;
     bool planned = false;
-    rows.take((num_warps + warp) * ctas + blockIdx.x, num_items, &call.state->next_send[parity], own, [&](u32 item) {
+    rows.take(warp * ctas + blockIdx.x, num_items, &call.state->next_send[parity], own, [&](u32 item) {
       if (item >= own && !planned) {
         if (lane == 0) planned = wait_until(call, kPlanLocal, call.rank, 0, [&] { return load_acquire(plans) == ctas; });
         planned = __shfl_sync(kAllLanes, planned, 0);
         __syncwarp();
         if (!planned) return;
       }
-      send(rows, item);
+      const int cta = int(item % ctas), first = this->first_row(cta) + int(item / ctas) * kWarp;
+      const int row = first + lane;
+      const int code = row < this->first_row(cta + 1) ? __ldcg(call.slots + row) : -1;
+      rows.send_row(row, code);
     });
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     bulk_arrived();
@@ -115,16 +118,13 @@ struct SortRows : Sort<Shape, Relation> {
   }
 
   __device__ void run() {
-    Scatter<Shape, Relation> rows(call, shared.rows, shared.barriers, numbers.epoch);
-    const bool moves = warp < moving_warps();
-    give_slots([&] {
-      if (moves) send(rows, warp * gridDim.x + blockIdx.x);
-    });
+    give_slots();
     if (threadIdx.x == 0) {
       fence_gpu();
       atomicAdd(&call.state->next_expand[numbers.epoch & 1], 1u);
     }
-    if (moves) move(rows, moving_warps());
+    const int num_warps = moving_warps();
+    if (warp < num_warps) move(num_warps);
   }
 };
 
