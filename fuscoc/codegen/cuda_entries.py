@@ -107,11 +107,12 @@ def _in_order(first: Any, extents: Sequence[Any], length: int) -> bool:
 
 
 def entry_group(entries: AlikeEntries, shuffle: CudaShuffle) -> int:
-    """Entries that a warp takes at once, a power of two: of rows so many that each lane has words
-    of several in flight."""
+    """Entries that a warp takes at once, a power of two: of rows of whole words so many that each
+    lane has words of several in flight."""
     entry_bytes = entries.points * row_bytes(shuffle.leaving[0])
     words = entry_bytes // LINE_BYTES
-    if entries.is_row and words <= LINES_IN_FLIGHT:
+    has_whole_words = unit_bytes(shuffle.leaving[0]) == LINE_BYTES
+    if entries.is_row and has_whole_words and words <= LINES_IN_FLIGHT:
         return WARP << (LINES_IN_FLIGHT // words).bit_length() - 1
     fitting = max(1, GROUP_BYTES // entry_bytes)
     return min(MOST_OF_GROUP, 1 << fitting.bit_length() - 1)
