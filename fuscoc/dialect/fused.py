@@ -12,7 +12,7 @@ from fuscoc.dialect.attrs import Array, Flag, Integer, Ref, Text, VerifyError, a
 from fuscoc.dialect.base import Op, check_role, entry_block, ops_of, terminator
 from fuscoc.dialect.dtypes import DType
 from fuscoc.dialect.fsc import Fsc
-from fuscoc.dialect.l0 import RELATION, DefPacked, check_relation, shuffle_of
+from fuscoc.dialect.l0 import LEAVING, DefPacked, check_relation, shuffle_of
 from fuscoc.dialect.l2 import TokenType
 from fuscoc.dialect.l3_values import Merge, vector_of
 from fuscoc.dialect.mlir import ext, ir
@@ -61,7 +61,7 @@ class NodePoints(NodeOp, name="node_points", traits=[ir.IsIsolatedFromAboveTrait
     """
 
     gives = PointsType
-    attrs = attributes(**RELATION)
+    attrs = attributes(**LEAVING)
     points: ext.Result[PointsType]
     domain: ext.Region
     relation: ext.Region

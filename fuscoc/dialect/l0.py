@@ -56,9 +56,10 @@ RELATION = {
     "indices": Array(Text(), distinct=True),
     "num_source_dims": Integer(1),
     "fanout": Integer(1),
-    "every_rank": Flag(optional=True),
     "ragged": Flag(),
 }
+# Of segments that leave, which may go to all ranks.
+LEAVING = {**RELATION, "every_rank": Flag(optional=True)}
 
 
 class DefExtent(Op, name="def_extent"):
@@ -191,7 +192,7 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
         segment=Ref("def_segment"),
         source=Ref("def_layout"),
         target=Ref("def_layout", "def_packed"),
-        **RELATION,
+        **LEAVING,
         casts=CASTS,
         runs=Array(RUNS, optional=True),
         relation_kernel=Ref("kernel", optional=True),
@@ -272,7 +273,7 @@ def check_relation(op):
 def _check_fanout(op, extents):
     """The points of a segment are as many everywhere."""
     known = [expression(extent) for extent in extents]
-    if op.read("every_rank"):
+    if "every_rank" in op.attrs and op.read("every_rank"):
         if ALL_RANKS not in known:
             raise VerifyError("has no fan-out extent that is the number of ranks")
         known.remove(ALL_RANKS)

@@ -30,7 +30,7 @@ from fuscoc.dialect.fused import (
     Quantise,
     StoreField,
 )
-from fuscoc.dialect.l0 import RELATION, DefPacked, Shuffle
+from fuscoc.dialect.l0 import LEAVING, DefPacked, Shuffle
 from fuscoc.dialect.l2 import Descriptors, Reduce
 from fuscoc.dialect.l3_values import Cast, Merge, Normalise, Scale, cast_to, vector_type
 from fuscoc.dialect.mlir import ir
@@ -72,7 +72,7 @@ def _fuse(module: Any, shuffle: Any, printers: tuple[str, ...]) -> None:
 def _slots(shuffle: Any, target: Any) -> Any:
     """The slot of every point: by counting, or as the relation says."""
     with shuffle.location:
-        points = NodePoints.build(**{name: shuffle.read(name) for name in RELATION})
+        points = NodePoints.build(**{name: shuffle.read(name) for name in LEAVING})
     copy = shuffle.operation.clone()
     for region, ours in zip(copy.regions, points.operation.regions, strict=True):
         region.blocks[0].append_to(ours)

@@ -141,7 +141,7 @@ def test_reasons_for_no_triton_kernels_of_one_node(
         ("table", Topology(2, 4), 8, "compare"),
         ("repeating", Topology(2, 4), 8, "dedup"),
         ("moe", Topology(2, 9), 8, "9 ranks"),
-        ("moe", Topology(2, 4), 8192, "117965824 bytes to other nodes"),
+        ("moe", Topology(2, 4), 8192, "118490112 bytes to other nodes"),
         ("moe", Topology(9, 4), 1024, "bytes to other nodes"),
     ],
 )

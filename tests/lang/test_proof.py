@@ -110,7 +110,7 @@ for name in sys.argv[1:]:
 
 
 def test_which_examples_need_the_library() -> None:
-    needs = ["all_gather.fsc", "fft_pencil.fsc", "halo.fsc", "reshard.fsc"]
+    needs = ["all_gather.fsc", "fft_pencil.fsc", "halo.fsc", "kv_pages.fsc", "reshard.fsc"]
     others = sorted({path.name for path in ROOT.glob("examples/*.fsc")} - set(needs))
     done = subprocess.run(
         [sys.executable, "-c", IMPORTED, *others, *needs],
