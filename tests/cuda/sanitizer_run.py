@@ -54,8 +54,8 @@ FAULTS = {
     # A count is read before the barrier, while its warp may be writing it.
     "race": Fault(
         "plan.cuh",
-        "shared.chunk[warp][key] = u16(__popc(same));",
-        "shared.chunk[warp][key] = u16(__popc(same));\n"
+        "shared.chunk[warp][found] = u16(__popc(same));",
+        "shared.chunk[warp][found] = u16(__popc(same));\n"
         "    (void)*(volatile u16*)&shared.chunk[warp ^ 1][0];",
     ),
     # The points of a team's item are written by all its warps, and not by the first alone.
