@@ -64,11 +64,14 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     parent = os.getpid()
     try:
+        # What its handler raises inside a fork would be lost, and so might a rank be.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         for rank, output in enumerate(outputs):
             if child := os.fork():
                 ranks[child] = rank
             else:
                 _be(rank, parent, output, job, store_port)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         while ranks:
             child, status = os.wait()
             code = os.waitstatus_to_exitcode(status)
@@ -85,6 +88,7 @@ def _be(rank: int, parent: int, output: int, job: Job, store_port: int) -> NoRet
     report: dict[str, Any] = {}
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         _end_with(parent)
         for stream in (1, 2):
             os.dup2(output, stream)

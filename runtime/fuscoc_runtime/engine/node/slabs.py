@@ -36,7 +36,7 @@ def most_keys(shuffle: ShuffleSpec, topology: Topology) -> int:
     """Keys of the node that has most of them."""
     target = shuffle.program.target
     assert target.kind == "packed"
-    if topology.num_nodes == 1 or target.placement.kind == "block":
+    if target.placement.kind == "block":
         return target.num_keys // topology.num_nodes
     turns, rest = divmod(target.num_keys // target.group, topology.num_ranks)
     node = topology.ranks_per_node

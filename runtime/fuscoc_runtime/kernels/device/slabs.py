@@ -2,11 +2,14 @@
 
 In a dispatch every source segment has a place in the slab of every node, the same in all. A slab
 has a header, then a word for every point, then what its rank has counted of them (`hop_counts`),
-then the rows, of the target's fields. The word says in
-its lower half to which rank of that node the point goes, and its key, as a slot code says rank and
-slot; in its upper half are the bits of the weight. It is -1 if the point does not go there, and
-places without any such point hold no row. On the way back a slab has a header, a flag for every
-place, and what the node's rows of a segment add up to.
+then the rows, of the target's fields. The word says in its lower half to which rank of that node
+the point goes, and its key, as a slot code says rank and slot; in its upper half are the bits of
+the weight. It is -1 if the point does not go there, and places without any such point hold no row.
+On the way back a slab has a header, a flag for every place, and what the node's rows of a segment
+add up to.
+
+A large slab travels in rounds, of the rows of some places each; all that is said of points goes
+with the first one.
 
 The slab of this rank's own node never travels: it is packed where those of others arrive, but for
 its rows, which stay in the source.
@@ -105,7 +108,9 @@ def cell_of(call, source, fanout: tl.constexpr, strided: tl.constexpr):
     stride = sync.word(call, words.STRIDE)
     node, place = source // stride, source % stride
     is_own = node == sync.word(call, words.NODE)
-    cell = points.cell_of(call, tl.where(is_own, place, 0), fanout, strided)
+    # There are more places than segments, and what lies behind the last one is no cell.
+    is_there = is_own & (place * fanout < sync.word(call, words.NUM_POINTS))
+    cell = points.cell_of(call, tl.where(is_there, place, 0), fanout, strided)
     return landed(call, node), place, is_own, cell
 
 

@@ -33,8 +33,8 @@ def tile_of(number, tiles: tl.constexpr):
 
 @triton.jit
 def load_keys(call, point, live):
-    """Keys of points of a tile, -1 of those that go nowhere, their
-    ranks, and which should go somewhere that does not exist."""
+    """Keys of points of a tile, -1 of those that go nowhere, their ranks, and which should go
+    somewhere that does not exist."""
     key = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=live, other=-1)
     rank = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=live, other=-1)
     absent = is_absent(rank, key).to(tl.int32)
