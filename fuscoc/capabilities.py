@@ -36,6 +36,7 @@ from fuscoc.lang.checked import (
 )
 from fuscoc.lang.padding import DEFAULT_PADDING, PADDINGS
 from fuscoc.lang.reductions import REDUCTIONS
+from fuscoc.lang.scalars import loads
 from fuscoc.source import Span
 
 MAX_FANOUT = 32  # a warp looks at whole groups of segments, a lane a point
@@ -183,6 +184,8 @@ def goes_everywhere_unlike_rows(shuffle: CheckedShuffle) -> Faults:
 def _unlike_rows(shuffle: CheckedShuffle) -> str | None:
     if isinstance(shuffle.target, PackedTarget):
         return "its slots are not given"
+    if any(loads(each) for each in [*(i.extent for i in shuffle.domain), *shuffle.source.dims]):
+        return "inputs say how many there are"
     own = shuffle.domain[: shuffle.num_source_dims]
     indices = [IndexRef(each.name) for each in own]
     in_order = [each.start for each in shuffle.source.subscripts] == indices

@@ -251,6 +251,15 @@ EVERYWHERE = """shuffle gather {
         ([("x : f32[4]", "x : f32[4], y : f32[4]")], "more than one row"),
         ([("f32[4]", "f32[3]")], "no multiple of 16 bytes"),
         ([("reduce sum", "reduce max")], "not a plain sum"),
+        (
+            [
+                ("index b : 2", "index b : sizes(t)"),
+                ("dense(tokens, 2)", ""),
+                ("all[t * 2 + b]", "all[first(t) + b]"),
+                ("  dispatch", "  route first(t) -> s = input slots : int64\n  dispatch"),
+            ],
+            "inputs say how many",
+        ),
     ],
 )
 def test_what_goes_everywhere(changes: list[tuple[str, str]], reason: str | None) -> None:

@@ -148,9 +148,7 @@ def sorting_bytes(rows: int, row: int, num_keys: int, in_runs: int) -> int:
     if not in_runs:
         return planner + 2 * BULK_LINE + (6 + 2 * row) * rows
     ends = -(-2 * (BULK_LINE - BULK_WORD) * num_keys // BULK_LINE) * BULK_LINE
-    planner += (
-        4 * (2 * in_runs - 1) * num_keys
-    )  # where runs of further fields begin, and what waits
+    planner += 4 * (2 * in_runs - 1) * num_keys  # further fields' runs, and what waits of all
     return -(-planner // BULK_LINE) * BULK_LINE + BULK_LINE + 3 * row * rows + 2 * in_runs * ends
 
 

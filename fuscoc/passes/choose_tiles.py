@@ -28,6 +28,7 @@ def run(module: Any) -> None:
                 group = None if alike is None else entry_group(alike, shuffle)
                 CudaPieceTile.build(**asdict(choose_piece_sizes(shuffle, group)))
             elif "cuda" in printers:
+                assert not shuffle.every_rank, "other kernels have a number of destinations"
                 for target in TARGETS:
                     CudaTile.build(arch=target.arch, **asdict(choose_sizes(shuffle, target)))
             if "triton" in printers and pieces:

@@ -1,7 +1,6 @@
 // Combine kernel of rows with one destination that `sort` has moved, and that come back as they are.
 //
-// Where rows lie, some warps of a CTA, a team, take a tile of a peer: it has told the runs that lie here. On few SMs
-// all warps begin so, as two teams. The
+// Where rows lie, some warps of a CTA, a team, take a tile of a peer: it has told the runs that lie here. The
 // team sends their rows back one behind the other, so what is read are runs, and what crosses NVLink are whole lines;
 // then it sets the tile's flag there. At the source a warp takes a group of a tile's rows: own ones lie in their
 // slots, and of the others it knows which of a peer's rows of the tile they are. Sending never waits, so every
