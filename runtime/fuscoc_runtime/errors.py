@@ -331,7 +331,7 @@ class OutdatedError(FuscoRuntimeError):
 @dataclass(eq=False)
 class SlotClashError(FuscoRuntimeError):
     """Points that a device found to be for slots of others; of those of a slot one has come, or,
-    where slots follow from pieces, parts of any."""
+    where slots follow from pieces or rows are short, parts of any."""
 
     code: ClassVar[str] = "FSR024"
     text: ClassVar[str] = (

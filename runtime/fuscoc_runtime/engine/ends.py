@@ -20,12 +20,10 @@ from fuscoc_runtime.kernels import driver
 
 
 class Event:
-    """The end of a call that was made with ``async_op=True``.
-
-    Keeps what the call was given: its handle, whose memory the caller may not need any more.
-    """
+    """The end of a call that was made with ``async_op=True``."""
 
     def __init__(self, end: Any = None, given: Any = None) -> None:
+        """``given`` is kept: a handle, whose memory the caller may not need any more."""
         self._end = end  # a CUDA event, or nothing where the call itself has waited
         self._given = given
 

@@ -31,6 +31,7 @@ from fuscoc_runtime.errors import (
     FuscoRuntimeError,
     HopTimeoutError,
     InputError,
+    NetworkError,
     ProtocolError,
 )
 from fuscoc_runtime.manifest.schema import ShuffleSpec
@@ -224,7 +225,7 @@ class NodeEngine:
             self.check_can_follow()
             try:
                 yield
-            except HopTimeoutError as error:
+            except (HopTimeoutError, NetworkError) as error:
                 self.lose(error)
                 raise
 
@@ -235,8 +236,9 @@ class NodeEngine:
             problem = "has refused a call, and cannot follow what others have made of it"
             raise ProtocolError(f"rank {self.members.rank} {problem}: open the shuffle again")
 
-    def lose(self, error: HopTimeoutError) -> None:
-        """A call has found that a rank is lost: none can follow."""
+    def lose(self, error: HopTimeoutError | NetworkError) -> None:
+        """A call has found that a rank is lost, or its network, with some of it under way: none can
+        follow."""
         self._watch.lose(error)
 
     def can_combine(self, handle: NodeHandle) -> bool:

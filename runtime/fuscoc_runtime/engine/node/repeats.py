@@ -23,7 +23,7 @@ from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.prepared import Prepared
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.weights import version
-from fuscoc_runtime.errors import HopTimeoutError
+from fuscoc_runtime.errors import HopTimeoutError, NetworkError
 from fuscoc_runtime.kernels.commands import Turn
 
 MAX_FORMS = 64
@@ -120,7 +120,7 @@ class Repeats:
                 launched = self._node.dispatch_prepared(
                     known.prepared, given, known.num_sources, None, stream, turn
                 )
-            except HopTimeoutError as error:
+            except (HopTimeoutError, NetworkError) as error:
                 engine.lose(error)
                 raise
             engine.entered(launched.entry)
@@ -192,7 +192,7 @@ class Repeats:
                 self._node.combine_prepared(
                     known.prepared, launched, given, rows_ticket, stream, turn
                 )
-            except HopTimeoutError as error:
+            except (HopTimeoutError, NetworkError) as error:
                 engine.lose(error)
                 raise
         return result, end

@@ -173,7 +173,7 @@ class NodeWatch:
         """Look no more."""
         unwatch(self)
 
-    def lose(self, loss: HopTimeoutError) -> None:
+    def lose(self, loss: FuscoRuntimeError) -> None:
         """A rank was lost, as the host has found while it waited for it: no call follows."""
         self.hear(loss)
         if self._rails is not None:

@@ -193,10 +193,12 @@ struct BoxCopy {
   // Whole words at both ends. A range is a whole number of runs, which all are one after the other.
   template <class Meanwhile>
   __device__ __forceinline__ void copy_words(u32 first, u32 end, int lane, Meanwhile meanwhile) const {
-    const u32 part = min(box.run_lines.by & -box.run_lines.by, u32(kWarp));
     // What comes back is rather looked up while lines come: its items are shorter than 32 parts of most runs.
-    if (part >= 8 && kHow == kSettled) copy_parts(first, end, lane, part, meanwhile);
-    else if (box.run_lines.by >= 16) copy_runs<kLinesInFlight>(first, end, lane, meanwhile);
+    if constexpr (kHow == kSettled) {
+      const u32 part = min(box.run_lines.by & -box.run_lines.by, u32(kWarp));
+      if (part >= 8) return copy_parts(first, end, lane, part, meanwhile);
+    }
+    if (box.run_lines.by >= 16) copy_runs<kLinesInFlight>(first, end, lane, meanwhile);
     else if (box.run_lines.by >= 8) copy_runs<kLinesInFlight / 2>(first, end, lane, meanwhile);
     else copy_short_runs(first, end, lane, meanwhile);
   }
