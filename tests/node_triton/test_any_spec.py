@@ -181,10 +181,11 @@ def test_as_many_entries_as_points(pool: Ranks) -> None:
     assert not pool.run(2, compiled(FANNED), ranks, expected, options)
 
 
+@pytest.mark.parametrize("part", range(5))  # for five hundred, by whatever worker is free
 @pytest.mark.timeout(900)  # ranks that hang do so for a minute in every attempt to shrink
 @given(case=cases())
 @settings(STATEFUL, max_examples=100)
-def test_any_spec(pool: Ranks, case: Case) -> None:
+def test_any_spec(pool: Ranks, part: int, case: Case) -> None:
     check_case(pool, case)
 
 

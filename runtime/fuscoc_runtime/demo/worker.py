@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -78,9 +79,11 @@ def main() -> None:
             os.write(told, f"{ranks.pop(child)} {code}\n".encode())
     finally:
         for child in ranks:
-            os.kill(child, signal.SIGKILL)
-        for child in ranks:
-            os.waitpid(child, 0)
+            # The signal may have come when a rank had ended and nobody had been told yet.
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(child, 0)
 
 
 def _be(rank: int, parent: int, output: int, job: Job, store_port: int) -> NoReturn:
