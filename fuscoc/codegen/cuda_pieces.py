@@ -10,7 +10,7 @@ from typing import Any
 from fuscoc.codegen.cuda import REFUSE_THREADS, CudaSource, Launch, print_kernel
 from fuscoc.codegen.cuda_relation import CudaText, fused_relation
 from fuscoc.codegen.cuda_runs import choose, num_strides
-from fuscoc.codegen.cuda_tiles import WARP, PieceSizes
+from fuscoc.codegen.cuda_tiles import TILE_BUFFERS, WARP, PieceSizes
 from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes
 from fuscoc.codegen.regions import Region
 from fuscoc.dialect.base import ops_of, terminator
@@ -53,7 +53,7 @@ def print_pieces(
         run = run_bytes(shuffle.leaving[0])
         layout = PieceLayout(
             per_entry=len(pieces),
-            box_bytes=200 + 32 * (num_steps + 1),
+            box_bytes=-(-(216 + 36 * (num_steps + 1)) // 8) * 8,
             mark_bytes=32 + 16 * (num_loops + 1),
             line_parts=1 if sizes.words[0].word_bytes == 16 else 1 + -(-32 // run),
             outer=len(op.read("outer")),
@@ -77,7 +77,7 @@ def print_pieces(
         ]
 
     def launch(warps: int) -> Launch:
-        return Launch(warps * WARP, warps * (sizes.tile_bytes or 0))
+        return Launch(warps * WARP, TILE_BUFFERS * (sizes.tile_bytes or 0))
 
     kernels = {
         "plan": (Launch(PIECE_PLAN_THREADS, 0), "place_pieces<Shape, Relation>"),

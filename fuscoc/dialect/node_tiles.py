@@ -14,6 +14,8 @@ from fuscoc.codegen.cuda_tiles import (
     MAX_TEAMS,
     PIECE_ARCH,
     PIECE_STATIC_SHARED,
+    TILE_BUFFERS,
+    TURN_STATIC_SHARED,
     PLACE_BYTES,
     PLAN_THREADS,
     SORTED_ROWS,
@@ -151,7 +153,7 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
         if tile_bytes is not None and tile_bytes % BUFFER_ALIGN:
             raise VerifyError(f"needs tiles of a multiple of {BUFFER_ALIGN} bytes")
         (target,) = (each for each in TARGETS if each.arch == PIECE_ARCH)
-        needed = warps * (tile_bytes or 0) + PIECE_STATIC_SHARED
+        needed = TILE_BUFFERS * tile_bytes + TURN_STATIC_SHARED if tile_bytes else PIECE_STATIC_SHARED
         if needed > target.shared_bytes:
             raise VerifyError(
                 f"needs {needed} bytes of shared memory, and has {target.shared_bytes}"

@@ -13,7 +13,7 @@
 #include "meet.cuh"
 #include "piece.cuh"
 #include "staged.cuh"
-#include "tiles.cuh"
+#include "turn.cuh"
 
 namespace fuscoc {
 
@@ -197,9 +197,14 @@ struct Pieces {
     return num;
   }
 
+  __device__ __forceinline__ bool small() const { return call.num_sources * Shape::fanout * Shape::row_bytes(0) <= kSmallCall; }
   // Of what rows come back as, too, so that both ends of a call have the same items.
   __device__ __forceinline__ u32 item_lines() const {
-    return call.num_sources * Shape::fanout * Shape::row_bytes(0) <= kSmallCall ? kFewItemLines : kItemLines;
+    return kTurns<Shape> ? small() ? kFewTurnedLines : kTurnedLines : small() ? kFewItemLines : kItemLines;
+  }
+  template <int kField>
+  __device__ __forceinline__ void cut(Own& box) const {
+    Cutter<Shape::unit_bytes(kField), num_steps>{box, u32(Shape::tile_bytes) / (small() ? 4 : 1)}.cut();
   }
 
   template <int kField>
@@ -213,8 +218,7 @@ struct Pieces {
     const i64 rank = piece.rank + of.first * of.step;
     if (!of.num || !make_box<Shape::unit_bytes(kField)>(made, loop, num, outer, range, Shape::run_bytes(kField), kSource, kTarget, item_lines()))
       drop(call.state->overflowed, of.num * of.points);
-    else if (of.num == 1 && rank == call.rank)  // tiles are written in words that are too narrow for NVLink
-      cut_tiles<Shape::unit_bytes(kField)>(made, Shape::tile_bytes);
+    else cut<kField>(made);
     const i64 src_step = of.loop < 0 ? 0 : piece.src_step[of.loop], slot_step = of.loop < 0 ? 0 : piece.slot_step[of.loop];
     made.cell_from = src_step * Shape::cell_bytes(kField);
     made.cell_to = slot_step * Shape::row_bytes(kField);
@@ -279,12 +283,24 @@ struct Pieces {
     const i64 pitch = packed + floor_mod(src_step - packed, kLine);  // of a cell
     const i64 src = piece.src * Shape::cell_bytes(0) + of.first * src_step;
     Own home, told, mine;
-    bool fits = of.num > 0 && make_box<unit>(home, loop, num, outer, range, Shape::run_bytes(0), kPacked, kSource, item_lines()) &&
-                make_box<unit>(told, loop, num, outer, range, Shape::run_bytes(0), kTarget, kPacked, item_lines()) &&
-                make_box<unit>(mine, loop, num, outer, range, Shape::run_bytes(0), kTarget, kSource, item_lines());
+    i64 at_home[num_steps + 1];  // steps of what is told, where it comes back to
+    const End also = kTurns<Shape> ? kSource : kPacked;
+    bool fits = of.num > 0 &&
+                make_box<unit>(told, loop, num, outer, range, Shape::run_bytes(0), kTarget, kPacked, item_lines(), also, at_home) &&
+                make_box<unit>(mine, loop, num, outer, range, Shape::run_bytes(0), kTarget, kSource, item_lines()) &&
+                make_box<unit>(home, loop, num, outer, range, Shape::run_bytes(0), kPacked, kSource, item_lines());
     i64 staging = 0;
     if (fits) {
-      cut_tiles<unit>(mine, Shape::tile_bytes);
+      cut<0>(mine);
+      cut<0>(told);
+      if (told.tiling.rows) {  // what is sent as a tile is received as one
+        home.num_steps = told.num_steps;
+        home.num_outer = told.num_outer;
+        for (int i = 0; i < told.num_steps; ++i) home.step[i] = {told.step[i].count, told.step[i].to, at_home[i]};
+        home.tiling = told.tiling;
+        home.tiling.straight = 1;
+        home.num_items = told.num_items;
+      }
       const i64 bytes = round_up(pitch * of.num + kLine, 128);
       staging = i64(atomicAdd(&shared.staging, u64(bytes)));
       home.flag = atomicAdd(&shared.flags, home.num_items * u32(of.num));
