@@ -12,9 +12,11 @@ from fuscoc.codegen.cuda_tiles import (
     BULK_WORD,
     LINE_BYTES,
     MAX_TEAMS,
+    LEAST_TILE_BYTES,
     PIECE_ARCH,
     PIECE_STATIC_SHARED,
     TILE_BUFFERS,
+    TURN_HELPERS,
     TURN_STATIC_SHARED,
     PLACE_BYTES,
     PLAN_THREADS,
@@ -122,8 +124,8 @@ class CudaTile(Op, name="cuda_tile"):
 
 class CudaPieceTile(Op, name="cuda_piece_tile"):
     """CUDA kernels that move pieces, for all GPUs: CTAs of ``dispatch_warps`` and of
-    ``combine_warps`` warps, which read fields in ``words``. Where these are narrow, a warp has
-    ``tile_bytes`` of shared memory, by way of which it transposes short runs.
+    ``combine_warps`` warps, which read fields in ``words``. Where these are narrow, a CTA has
+    buffers of ``tile_bytes`` in shared memory, in which all warps but a few turn tiles.
 
     ``"fsc.cuda_piece_tile"() {combine_warps = 24 : i64, dispatch_warps = 28 : i64, words = [{field
     = "x", word_bytes = 16 : i64}]} : () -> ()``
@@ -150,10 +152,18 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
         tile_bytes = op.read("tile_bytes")
         if narrow != (tile_bytes is not None):
             raise VerifyError("needs 'tile_bytes' exactly where words are narrow")
-        if tile_bytes is not None and tile_bytes % BUFFER_ALIGN:
-            raise VerifyError(f"needs tiles of a multiple of {BUFFER_ALIGN} bytes")
+        if tile_bytes is not None:
+            if tile_bytes % BUFFER_ALIGN:
+                raise VerifyError(f"needs tiles of a multiple of {BUFFER_ALIGN} bytes")
+            if tile_bytes < LEAST_TILE_BYTES:
+                raise VerifyError(f"needs tiles of {LEAST_TILE_BYTES} bytes and more")
+            for leg, helpers in zip(("dispatch_warps", "combine_warps"), TURN_HELPERS, strict=True):
+                if op.read(leg) <= helpers:
+                    raise VerifyError(f"needs more than {helpers} warps for '{leg}'")
         (target,) = (each for each in TARGETS if each.arch == PIECE_ARCH)
-        needed = TILE_BUFFERS * tile_bytes + TURN_STATIC_SHARED if tile_bytes else PIECE_STATIC_SHARED
+        needed = PIECE_STATIC_SHARED
+        if tile_bytes is not None:
+            needed = TILE_BUFFERS * tile_bytes + TURN_STATIC_SHARED
         if needed > target.shared_bytes:
             raise VerifyError(
                 f"needs {needed} bytes of shared memory, and has {target.shared_bytes}"

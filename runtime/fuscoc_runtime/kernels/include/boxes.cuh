@@ -47,7 +47,6 @@ struct Tiling {
   Divisor of_columns;        // columns of a tile
   u32 staged[kSteps + 1];    // bytes in shared memory from step to step
 };
-constexpr i64 kMostTiles = 4;  // of a box, for each of the items that it would have otherwise
 
 // A box of one field. Its cells, one after the other in `rank`, are alike; ranges of `range_bytes` are
 // contiguous where they go, and read in runs. `step` has those from range to range, `num_outer`, and then

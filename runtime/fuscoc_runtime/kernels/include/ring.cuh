@@ -148,6 +148,7 @@ struct Turning {
     const u32 begin = slot.item * slot.box.item_lines, end = min(begin + slot.box.item_lines, slot.box.num_lines);
     const u32 share = u32(round_up(ceil_div(end - begin, num_workers), kWarp));
     const u32 first = min(begin + warp * share, end), last = min(first + share, end);
+    static_assert(kWarp * sizeof(Places) <= Shape::tile_bytes, "a warp has places of its own");
     Places& places = reinterpret_cast<Places*>(staged(s))[warp];
     if (first < last) BoxCopy<kUnit, kHow, Own::num_all_steps>{slot.box, slot.from, slot.to, places}.copy(first, last, lane);
   }

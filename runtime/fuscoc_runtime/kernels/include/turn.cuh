@@ -108,7 +108,7 @@ struct Cutter {
     if (most == 0) return;
     i64 tiles = i64(best.bands.by) * best.chunks.by;
     for (int i = 0; i < best.first; ++i) tiles *= box.step[i].count.by;
-    if (tiles > kMostTiles * ceil_div(box.num_lines, kItemLines)) return;
+    if (tiles > box.num_lines / kFewItemLines + 1) return;  // there are no more flags
     box.tiling = best;
     box.num_items = u32(tiles);
   }
