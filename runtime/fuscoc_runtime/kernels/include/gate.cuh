@@ -20,6 +20,12 @@ __device__ __forceinline__ void gates_open() {
 __device__ __forceinline__ void arrive(Gate* gate) {
   asm volatile("{\n\t.reg .b64 s;\n\tmbarrier.arrive.shared.b64 s, [%0];\n\t}" ::"r"(shared_address(gate)) : "memory");
 }
+// Orders what this thread has read and written in shared memory before what bulk copies do there next.
+__device__ __forceinline__ void leave_to_bulk_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
 // With so many bytes of bulk copies, which may have come already.
 __device__ __forceinline__ void arrive_with(Gate* gate, u32 bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -127,7 +127,7 @@ struct Turning {
       Turn<unit, Own::num_all_steps>{slot.box, slot.tile, staged(s), turned(s)}.run(warp * kWarp + lane, num_workers * kWarp);
     else if (slot.fresh) lines<unit, kFresh>(slot, s, warp, num_workers);
     else lines<unit, kSettled>(slot, s, warp, num_workers);
-    fence_bulk_proxy();  // which reads or writes next what has been written
+    leave_to_bulk_copies();
   }
   // By all other warps.
   __device__ void work(u32 warp, u32 num_workers) const {
