@@ -1,15 +1,16 @@
 // How a CTA turns tiles: a warp takes items and brings what they are read from, its other warps turn it, and another
-// one stores it, all at once, for items that follow each other. An item has a slot, two buffers of shared memory:
-// what came, and what is stored. Items of boxes that are no tiles are copied by the warps in lines.
+// one stores it, all at once, for items that follow each other. There are buffers of shared memory for what came,
+// and others for what is stored, each in turn. Items of boxes that are no tiles are copied by the warps in lines.
 //
-// Whoever brings never waits for who stores an item but that whose slot it needs, so what has been taken is stored,
+// Whoever brings waits for no later item than that whose buffer it needs, so what has been taken is stored,
 // whatever the next item waits for. Flags of items are set behind them, when they have arrived.
 #pragma once
 #include "turn.cuh"
 
 namespace fuscoc {
 
-constexpr u32 kSlots = 3;
+constexpr u32 kSlots = 3;         // buffers of either kind
+constexpr u32 kSlips = 2 * kSlots;  // items that are known: one may come while an earlier one is stored
 constexpr int kTurnHelpers = 2;  // warps of a CTA that turn nothing: one brings, one stores
 
 enum Kind : u32 {
@@ -21,7 +22,7 @@ enum Kind : u32 {
 };
 
 template <class Own>
-struct Slot {
+struct Slip {
   Own box;
   Tile tile;
   const char* from;
@@ -31,8 +32,8 @@ struct Slot {
 };
 template <class Own>
 struct Ring {
-  Slot<Own> slot[kSlots];
-  Gate full[kSlots], done[kSlots], free[kSlots];
+  Slip<Own> slip[kSlips];
+  Gate full[kSlips], done[kSlips], free[kSlips];  // it has come; is turned, or copied; has left shared memory
 };
 
 template <class Shape, class Own, bool = kTurns<Shape>>
@@ -57,56 +58,62 @@ struct Turning {
       : ring(ring), memory(reinterpret_cast<char*>(memory)), lane(int(threadIdx.x) % kWarp), keep(evict_normal_policy()) {}
 
   // What came, and what it is turned into.
-  __device__ __forceinline__ char* staged(u32 slot) const { return memory + 2 * slot * Shape::tile_bytes; }
-  __device__ __forceinline__ char* turned(u32 slot) const { return staged(slot) + Shape::tile_bytes; }
+  __device__ __forceinline__ char* staged(u32 turn) const { return memory + turn % kSlots * Shape::tile_bytes; }
+  __device__ __forceinline__ char* turned(u32 turn) const { return staged(turn) + kSlots * Shape::tile_bytes; }
   // By one thread, before all others go on.
   __device__ void open(u32 num_workers) const {
-    for (u32 slot = 0; slot < kSlots; ++slot) {
-      open_gate(&ring.full[slot], kWarp);
-      open_gate(&ring.done[slot], num_workers);
-      open_gate(&ring.free[slot], 1);
+    for (u32 i = 0; i < kSlips; ++i) {
+      open_gate(&ring.full[i], kWarp);
+      open_gate(&ring.done[i], num_workers);
+      open_gate(&ring.free[i], 1);
     }
     gates_open();
   }
-  __device__ __forceinline__ void pass(Gate* gate, u32 parity) const {
-    if (lane == 0) wait_at(gate, parity);
+  // Waits until item `turn` has passed a gate.
+  __device__ __forceinline__ void pass(Gate (&gates)[kSlips], u32 turn) const {
+    if (lane == 0) wait_at(&gates[turn % kSlips], turn / kSlips & 1);
     __syncwarp();
   }
 
   // By the warp that brings, for its next item, number `turn`.
-  __device__ __forceinline__ Slot<Own>& next(u32 turn) const {
-    pass(&ring.free[turn % kSlots], (turn / kSlots & 1) ^ 1);
-    return ring.slot[turn % kSlots];
+  __device__ __forceinline__ Slip<Own>& next(u32 turn) const {
+    if (turn >= kSlips) pass(ring.free, turn - kSlips);
+    if (turn >= kSlots) {
+      const u32 before = turn - kSlots;
+      pass(ring.done, before);
+      if (ring.slip[before % kSlips].kind == kStraight) pass(ring.free, before);
+    }
+    return ring.slip[turn % kSlips];
   }
   __device__ __forceinline__ void say(u32& turn, Kind kind) const {
-    Slot<Own>& slot = next(turn);
-    if (lane == 0) slot.kind = kind;
+    Slip<Own>& slip = next(turn);
+    if (lane == 0) slip.kind = kind;
     __syncwarp();
-    arrive(&ring.full[turn++ % kSlots]);
+    arrive(&ring.full[turn++ % kSlips]);
   }
   // A box that this warp has in shared memory.
   __device__ __forceinline__ void give(u32& turn, const Own& box, const char* from, char* to, u32 item, int field, bool fresh,
                                        u64* flag) const {
-    Slot<Own>& slot = next(turn);
-    Gate* const gate = &ring.full[turn % kSlots];
+    Slip<Own>& slip = next(turn);
+    Gate* const gate = &ring.full[turn % kSlips];
     for (int i = lane; i < int(sizeof(Own) / sizeof(u64)); i += kWarp)
-      reinterpret_cast<u64*>(&slot.box)[i] = reinterpret_cast<const u64*>(&box)[i];
+      reinterpret_cast<u64*>(&slip.box)[i] = reinterpret_cast<const u64*>(&box)[i];
     const bool tiled = box.tiling.rows, straight = box.tiling.straight;
     Tile tile{};
     if (tiled) tile = tile_of(box, from, to, item);
     if (lane == 0) {
-      slot.tile = tile;
-      slot.from = from;
-      slot.to = to;
-      slot.flag = flag;
-      slot.kind = tiled ? straight ? kStraight : kTurned : kLines;
-      slot.field = field;
-      slot.item = item;
-      slot.fresh = fresh;
+      slip.tile = tile;
+      slip.from = from;
+      slip.to = to;
+      slip.flag = flag;
+      slip.kind = tiled ? straight ? kStraight : kTurned : kLines;
+      slip.field = field;
+      slip.item = item;
+      slip.fresh = fresh;
     }
     u32 bytes = 0;
     if (tiled) {
-      char* const to = staged(turn % kSlots);
+      char* const to = staged(turn);
       fence_bulk_proxy();  // which reads what a flag has told, and writes what has been cleared
       bytes = straight ? bring_ranges(box, tile, to, gate, lane, keep) : bring_segments(box, tile, to, gate, lane, keep);
     }
@@ -116,68 +123,67 @@ struct Turning {
   }
 
   template <int kField = 0>
-  __device__ __forceinline__ void work_on(const Slot<Own>& slot, u32 s, u32 warp, u32 num_workers) const {
+  __device__ __forceinline__ void work_on(const Slip<Own>& slip, u32 turn, u32 warp, u32 num_workers) const {
     if constexpr (kField + 1 < Shape::num_fields)
-      if (slot.field != kField) {
-        work_on<kField + 1>(slot, s, warp, num_workers);
+      if (slip.field != kField) {
+        work_on<kField + 1>(slip, turn, warp, num_workers);
         return;
       }
     constexpr int unit = Shape::unit_bytes(kField);
-    if (slot.kind == kTurned)
-      Turn<unit, Own::num_all_steps>{slot.box, slot.tile, staged(s), turned(s)}.run(warp * kWarp + lane, num_workers * kWarp);
-    else if (slot.fresh) lines<unit, kFresh>(slot, s, warp, num_workers);
-    else lines<unit, kSettled>(slot, s, warp, num_workers);
+    if (slip.kind == kTurned)
+      Turn<unit, Own::num_all_steps>{slip.box, slip.tile, staged(turn), turned(turn)}.run(warp * kWarp + lane, num_workers * kWarp);
+    else if (slip.fresh) lines<unit, kFresh>(slip, staged(turn), warp, num_workers);
+    else lines<unit, kSettled>(slip, staged(turn), warp, num_workers);
     leave_to_bulk_copies();
   }
   // By all other warps.
   __device__ void work(u32 warp, u32 num_workers) const {
     for (u32 turn = 0;; ++turn) {
-      const u32 s = turn % kSlots;
-      pass(&ring.full[s], turn / kSlots & 1);
-      const Slot<Own>& slot = ring.slot[s];
-      const u32 kind = slot.kind;
-      if (kind == kTurned || kind == kLines) work_on(slot, s, warp, num_workers);
+      pass(ring.full, turn);
+      const Slip<Own>& slip = ring.slip[turn % kSlips];
+      const u32 kind = slip.kind;
+      if (kind == kTurned && turn >= kSlots) pass(ring.free, turn - kSlots);
+      if (kind == kTurned || kind == kLines) work_on(slip, turn, warp, num_workers);
       __syncwarp();
-      if (lane == 0) arrive(&ring.done[s]);
+      if (lane == 0) arrive(&ring.done[turn % kSlips]);
       if (kind == kEnded) return;
     }
   }
   // A share of an item.
   template <int kUnit, Reading kHow>
-  __device__ __noinline__ void lines(const Slot<Own>& slot, u32 s, u32 warp, u32 num_workers) const {
-    const u32 begin = slot.item * slot.box.item_lines, end = min(begin + slot.box.item_lines, slot.box.num_lines);
+  __device__ __noinline__ void lines(const Slip<Own>& slip, char* memory, u32 warp, u32 num_workers) const {
+    const u32 begin = slip.item * slip.box.item_lines, end = min(begin + slip.box.item_lines, slip.box.num_lines);
     const u32 share = u32(round_up(ceil_div(end - begin, num_workers), kWarp));
     const u32 first = min(begin + warp * share, end), last = min(first + share, end);
     static_assert(kWarp * sizeof(Places) <= Shape::tile_bytes, "a warp has places of its own");
-    Places& places = reinterpret_cast<Places*>(staged(s))[warp];
-    if (first < last) BoxCopy<kUnit, kHow, Own::num_all_steps>{slot.box, slot.from, slot.to, places}.copy(first, last, lane);
+    Places& places = reinterpret_cast<Places*>(memory)[warp];
+    if (first < last) BoxCopy<kUnit, kHow, Own::num_all_steps>{slip.box, slip.from, slip.to, places}.copy(first, last, lane);
   }
 
   template <int kField = 0>
-  __device__ __forceinline__ void store_from(const Slot<Own>& slot, const char* from) const {
+  __device__ __forceinline__ void store_from(const Slip<Own>& slip, const char* from) const {
     if constexpr (kField + 1 < Shape::num_fields)
-      if (slot.field != kField) {
-        store_from<kField + 1>(slot, from);
+      if (slip.field != kField) {
+        store_from<kField + 1>(slip, from);
         return;
       }
-    store_ranges<Shape::unit_bytes(kField)>(slot.box, slot.tile, from, lane, keep);
+    store_ranges<Shape::unit_bytes(kField)>(slip.box, slip.tile, from, lane, keep);
   }
   // By the warp that stores.
   __device__ void store(u64 tag) const {
     u64* pending[2] = {nullptr, nullptr};  // of the last items
     for (u32 turn = 0;; ++turn) {
-      const u32 s = turn % kSlots;
-      pass(&ring.done[s], turn / kSlots & 1);
-      const Slot<Own>& slot = ring.slot[s];
-      const u32 kind = slot.kind;
-      u64* const flag = kind < kFlushed ? slot.flag : nullptr;
-      if (kind == kTurned || kind == kStraight) store_from(slot, kind == kTurned ? turned(s) : staged(s));
+      pass(ring.done, turn);
+      const Slip<Own>& slip = ring.slip[turn % kSlips];
+      const u32 kind = slip.kind;
+      u64* const flag = kind < kFlushed ? slip.flag : nullptr;
+      if (kind == kTurned || kind == kStraight) store_from(slip, kind == kTurned ? turned(turn) : staged(turn));
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
       bulk_commit();
       bulk_read_but_latest();
 #endif
       __syncwarp();
-      if (lane == 0 && turn > 0) arrive(&ring.free[(turn - 1) % kSlots]);
+      if (lane == 0 && turn > 0) arrive(&ring.free[(turn - 1) % kSlips]);
       if (pending[1]) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
         bulk_arrived_but_two();
