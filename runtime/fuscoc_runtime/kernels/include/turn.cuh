@@ -50,7 +50,7 @@ struct Cutter {
       if (count(i) == 1) merged |= 1u << i;
       if (!(merged >> i & 1)) segments *= count(i);
     }
-    const bool contiguous = rows == 1 || (columns == num_columns && box.step[first].to == i64(row));
+    const bool contiguous = rows == 1 || (columns == num_columns && first >= box.num_outer);  // one range, at whatever end
     const u32 width = u32(row), pitch = segment_pitch(bytes), row_pitch = u32(round_up(width + kBulkLine - 1, kBulkLine));
     if (segments * pitch > room || (contiguous ? width * rows + kBulkLine : row_pitch * rows) > room) return 0;
     if (!(merged >> first & 1) || bytes < kShortSegment) return 0;  // a word's place changes alike from row to row
