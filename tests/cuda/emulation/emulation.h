@@ -194,6 +194,12 @@ inline unsigned __match_any_sync(unsigned, int value) {
   for (int i = 0; i < emulation::kLanes; ++i) lanes |= unsigned(words[i] == own) << i;
   return lanes;
 }
+inline unsigned __reduce_add_sync(unsigned, unsigned value) {
+  const auto* words = emulation::meet(value);
+  unsigned sum = 0;
+  for (int i = 0; i < emulation::kLanes; ++i) sum += unsigned(words[i]);
+  return sum;
+}
 inline unsigned __reduce_or_sync(unsigned, unsigned value) {
   const auto* words = emulation::meet(value);
   unsigned all = 0;

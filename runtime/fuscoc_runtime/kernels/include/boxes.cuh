@@ -474,15 +474,13 @@ struct Items {
     }
   }
   __device__ __forceinline__ u32 total() const { return before[num_groups]; }
-  // The box of an item; the item becomes its number in that.
+  // By a warp: the box of an item; the item becomes its number in that. All lanes look at a place each.
   template <class Count>
   __device__ __forceinline__ u32 find(u32& item, Count count) const {
-    u32 low = 0, high = num_groups;
-    while (high - low > 1) {
-      const u32 middle = (low + high) / 2;
-      if (before[middle] <= item) low = middle;
-      else high = middle;
-    }
+    const u32 lane = threadIdx.x % kWarp, apart = num_groups / kWarp;
+    const auto last = [&](u32 place) { return u32(__popc(__ballot_sync(kAllLanes, before[place] <= item))) - 1; };
+    u32 low = last(lane * apart) * apart;
+    if (apart > 1) low += last(low + min(lane, apart - 1)) - (before[low + apart - 1] <= item ? kWarp - apart : 0);
     item -= before[low];
     u32 box = low * group;
     if (group == 1) return box;

@@ -22,7 +22,7 @@ struct Move {
   static constexpr bool kShares = !Shape::looks_up && kMostShared <= kWarp && !kTurns<Shape>;
   struct Shared {
     Items items;
-    Own box[kTurns<Shape> ? 1 : kWarp];
+    Own box[kTurns<Shape> ? kPlacesOfList : kWarp];
     Places places[kTurns<Shape> ? 1 : kWarp];
     RingOf<Shape, Own> ring;
   };
@@ -44,7 +44,7 @@ struct Move {
 
   // Cells in turn, that of the next rank first: ranks begin with different ones.
   __device__ __forceinline__ int cell_of(const Own& box, u32 item) const {
-    return (int(item % box.num_cells) + call.rank + 1) % box.num_cells;
+    return box.num_cells == 1 ? 0 : (int(item % box.num_cells) + call.rank + 1) % box.num_cells;
   }
   template <int kField = 0>
   __device__ __forceinline__ void copy(const Own& box, int field, const char* from, char* to, u32 item) const {
@@ -68,33 +68,38 @@ struct Move {
     shared.items.count_all(num_boxes, [&](u32 box) { return items_of(box); });
     __syncthreads();
   }
-  // Takes items from number `turn` on, `first` being the next that nobody has; copy(box, field, from, to, item).
-  template <class Copy>
-  __device__ __forceinline__ void take(u32 turn, u32 first, Own& kept, Copy copy) const {
+  // Takes items from number `turn` on, `first` being the next that nobody has; copy(box, field, from, to, item). It keeps
+  // the latest box, or that of each place of the list.
+  template <u32 kKept, class Copy>
+  __device__ __forceinline__ void take(u32 turn, u32 first, Own* kept, Copy copy) const {
     const auto count = [&](u32 box) { return items_of(box); };
     const u32 num_items = shared.items.total();
     u32* const next = &call.state->next_send[epoch & 1];
     const u32 places = num_boxes > 1 ? kPlacesOfList : 1, part = (num_items + places - 1) / places;
-    u32 held = ~0u;
+    u32 held = ~0u;  // a lane's is of one place
     while (turn < places * part) {
       const u32 after = lane == 0 ? first + atomicAdd(next, 1u) : 0;
-      u32 item = turn % places * part + turn / places;
+      const u32 place = turn % places, keeps = place % kKept;
+      u32 item = place * part + turn / places;
       if (item < num_items) {
         const u32 number = shared.items.find(item, count);
         if constexpr (!kShares)
-          if (number != held) keep_box(kept, boxes_forth<Shape>(call)[number], lane), held = number;
-        const Own& box = kShares ? shared.box[number] : kept;
+          if (number != __shfl_sync(kAllLanes, held, keeps)) {
+            keep_box(kept[keeps], boxes_forth<Shape>(call)[number], lane);
+            if (lane == keeps) held = number;
+          }
+        const Own& box = kShares ? shared.box[number] : kept[keeps];
         const int field = int(number % Shape::num_fields), cell = cell_of(box, item), rank = box.rank + cell * box.rank_step;
         if (!(call.routing->refusing >> rank & 1))
           copy(box, field, call.source[field] + box.from + cell * box.cell_from,
-               call.window[rank] + call.rows_at[field] + box.to + cell * box.cell_to, item / box.num_cells);
+               call.window[rank] + call.rows_at[field] + box.to + cell * box.cell_to, box.num_cells == 1 ? item : item / box.num_cells);
       }
       turn = __shfl_sync(kAllLanes, after, 0);
     }
   }
   __device__ void run(int warp, int num_warps) {
     if (warp == num_warps - 1) mark_all();  // it has no item in small calls
-    take(warp * gridDim.x + blockIdx.x, gridDim.x * num_warps, shared.box[warp],
+    take<1>(warp * gridDim.x + blockIdx.x, gridDim.x * num_warps, shared.box + warp,
          [&](const Own& box, int field, const char* from, char* to, u32 item) { copy(box, field, from, to, item); });
   }
   // Of a CTA that turns tiles: a warp takes items, one stores them, one marks, and all others turn.
@@ -104,7 +109,7 @@ struct Move {
       ring.work(warp, num_workers);
     } else if (warp == num_workers) {
       u32 turn = 0;
-      take(blockIdx.x, gridDim.x, shared.box[0], [&](const Own& box, int field, const char* from, char* to, u32 item) {
+      take<kPlacesOfList>(blockIdx.x, gridDim.x, shared.box, [&](const Own& box, int field, const char* from, char* to, u32 item) {
         ring.give(turn, box, from, to, item, field, false, nullptr);
       });
       ring.say(turn, kEnded);

@@ -65,6 +65,7 @@ struct Pieces {
     u32 bad;            // sizes are none
     u32 dropped;        // points are
     u32 stale;          // boxes are to be made
+    u32 made;           // warps that have made all theirs for dispatch
     i64 of_warp[2][kWarp];
   };
   const Call& call;
@@ -381,7 +382,7 @@ struct Pieces {
     if (threadIdx.x == 0) {
       shared.staging = 0;
       for (int rank = 0; rank < kMaxRanks; ++rank) shared.points_to[rank] = 0;
-      shared.flags = shared.bad = shared.dropped = shared.stale = 0;
+      shared.flags = shared.bad = shared.dropped = shared.stale = shared.made = 0;
       shared.points = shared.cells = 0;
     }
     __syncthreads();
@@ -402,7 +403,7 @@ struct Pieces {
     const bool makes = Shape::looks_up || shared.meeting.peers.failed || is_stale(made_of);
     if (makes) make_all(num_entries);
     __syncthreads();
-    if (threadIdx.x == kWarp) tell_planned(call, makes ? kMade : 0);
+    if (!makes && threadIdx.x == kWarp) tell_planned(call, 0);
     if (int(threadIdx.x) < call.num_ranks) {
       if (makes) fence_system();
       store_relaxed(ready_word(call, threadIdx.x, call.rank, 0), tagged(u32(num_entries * Relation::num_pieces), epoch));
@@ -420,9 +421,19 @@ struct Pieces {
         fits = (entry + 1 < num_entries ? call.points_before[entry + 1] : shared.points) <= room;
       make(entry, fits);
     }
+    // Dispatch begins when there are its boxes; what peers are told may take longer.
+    if (warp / kKinds < num_groups && kind >= 1 && kind < kBack) {
+      __syncwarp();
+      if (lane == 0) {
+        fence_gpu();
+        if (atomicAdd(&shared.made, 1u) == u32(num_groups * Shape::num_fields) - 1) {
+          *call.num_boxes = u32(num_entries * Relation::num_pieces);
+          tell_planned(call, kMade);
+        }
+      }
+    }
     __syncthreads();
     if (threadIdx.x == 0) {
-      *call.num_boxes = u32(num_entries * Relation::num_pieces);
       u64 points = 0;
       for (int rank = 0; rank < kMaxRanks; ++rank) {
         points += shared.points_to[rank];

@@ -63,7 +63,7 @@ struct Turning {
   // By one thread, before all others go on.
   __device__ void open(u32 num_workers) const {
     for (u32 i = 0; i < kSlips; ++i) {
-      open_gate(&ring.full[i], kWarp);
+      open_gate(&ring.full[i], 1);
       open_gate(&ring.done[i], num_workers);
       open_gate(&ring.free[i], 1);
     }
@@ -87,9 +87,11 @@ struct Turning {
   }
   __device__ __forceinline__ void say(u32& turn, Kind kind) const {
     Slip<Own>& slip = next(turn);
-    if (lane == 0) slip.kind = kind;
-    __syncwarp();
-    arrive(&ring.full[turn++ % kSlips]);
+    if (lane == 0) {
+      slip.kind = kind;
+      arrive(&ring.full[turn % kSlips]);
+    }
+    ++turn;
   }
   // A box that this warp has in shared memory.
   __device__ __forceinline__ void give(u32& turn, const Own& box, const char* from, char* to, u32 item, int field, bool fresh,
@@ -117,8 +119,9 @@ struct Turning {
       fence_bulk_proxy();  // which reads what a flag has told, and writes what has been cleared
       bytes = straight ? bring_ranges(box, tile, to, gate, lane, keep) : bring_segments(box, tile, to, gate, lane, keep);
     }
+    bytes = __reduce_add_sync(kAllLanes, bytes);
     __syncwarp();
-    arrive_with(gate, bytes);
+    if (lane == 0) arrive_with(gate, bytes);
     ++turn;
   }
 
