@@ -29,7 +29,7 @@ of a rank."""
 CTA_BYTES = 32 << 10
 """Bytes of a small call for every CTA: more CTAs take longer to start and to meet."""
 
-BOX_PADDING = 256
+BOX_PADDING = 512
 """Bytes of staging memory for every box and rank, beside the rows."""
 
 

@@ -18,9 +18,12 @@ constexpr int kLinesInFlight = 8;  // of a lane
 struct Divisor {
   u32 by, factor, shift;
   __device__ static Divisor of(u32 by) {
-    u32 shift = 0;
-    while ((1u << shift) < by) ++shift;
-    return {by, u32((u64((1u << shift) - by) << 32) / by + 1), shift};
+    const u32 shift = by > 1 ? 32 - __clz(int(by - 1)) : 0;
+    const u64 above = u64((1u << shift) - by) << 32;
+    u64 factor = u64(double(above) / double(by));  // off by one at most, and faster than to divide integers
+    factor -= factor * by > above;
+    factor += above - factor * by >= by;
+    return {by, u32(factor + 1), shift};
   }
   __device__ __forceinline__ u32 quotient(u32 n) const { return (__umulhi(n, factor) + n) >> shift; }
 };
@@ -41,6 +44,7 @@ struct Tiling {
   u32 straight;              // and it is read as it is written: nothing is turned
   u32 row_bytes, column_bytes;
   u32 segments, bytes;       // contiguous ranges that a tile is read in, and bytes of one,
+  u32 alike;                 // which lie in shared memory as they do in the source modulo so many bytes
   u32 of_row, of_column;     // fewer where it has a row or a column less;
   u32 pitch, row_pitch;      // from segment to segment, and from row to row in shared memory
   u32 merged;                // steps within a segment, a bit each

@@ -18,8 +18,8 @@ struct GiveBackWords : BackWords {
   u32 num_boxes[kMaxRanks];  // that each rank has told this one
   u64* pending[kWarp];       // flags of warps that have sent all that they will
   Items sent, own, arriving;
-  BoxOf<Shape> box[kTurns<Shape> ? 1 : kWarp];  // of a warp
-  Places places[kTurns<Shape> ? 1 : kWarp];
+  BoxOf<Shape> box[kTurns<Shape> ? kBringers : kWarp];  // of a warp that takes items
+  Places places[kTurns<Shape> ? kBringers : kWarp];
   RingOf<Shape, BoxOf<Shape>> ring;
 };
 
@@ -33,6 +33,8 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   unsigned char* const memory;  // of the CTA, for tiles
 
   __device__ __forceinline__ GiveBackWords<Shape>& words() const { return const_cast<GiveBackWords<Shape>&>(shared); }
+  __device__ __forceinline__ int num_workers() const { return kTurns<Shape> ? int(blockDim.x) / kWarp - kTurnHelpers : 0; }
+  __device__ __forceinline__ int taker() const { return warp - num_workers(); }  // of the warps that take items
   __device__ __forceinline__ u32 epoch() const { return u32(shared.tag >> 32); }
   __device__ __forceinline__ u64* flag(int window, u32 item) const {
     return reinterpret_cast<u64*>(call.window[window] + call.combine_flags_at) + item;
@@ -63,7 +65,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
 
   // This warp's copy of a box, which it may have already.
   __device__ __forceinline__ Own& held(const Own& box, const Own*& last) const {
-    Own& mine = words().box[kTurns<Shape> ? 0 : warp];
+    Own& mine = words().box[taker()];
     if (&box != last) keep_box(mine, box, lane), last = &box;
     return mine;
   }
@@ -136,7 +138,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     const char* const from = call.window[call.rank] + call.staging_at + box.from + cell * box.cell_from;
     char* const to = call.result + box.to + cell * box.cell_to;
     if (there) return {&box, from, to, inside, true, nullptr};
-    lose(box, to, inside, words().places[kTurns<Shape> ? 0 : warp], lane);
+    lose(box, to, inside, words().places[taker()], lane);
     return {};
   }
   // Copies it, and flags what this warp has sent before.
@@ -163,8 +165,8 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   template <class Leave>
   __device__ void run(Leave leave) const {
     GiveBackWords<Shape>& all = words();
-    const int bringer = int(blockDim.x / kWarp) - kTurnHelpers;
-    const bool takes = !kTurns<Shape> || warp == bringer, gives = (kTurns<Shape> ? blockIdx.x : u32(warp)) % 2 == 0;
+    const bool takes = !kTurns<Shape> || (taker() >= 0 && taker() < kBringers);
+    const bool gives = (kTurns<Shape> ? blockIdx.x : u32(warp)) % 2 == 0;
     const auto counter = [&](bool here) {
       return (here ? call.state->next_finalise : call.state->next_reduce) + shared.parity;
     };
@@ -184,8 +186,8 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     leave();
     if constexpr (kTurns<Shape>) {
       const Turning<Shape, Own> turning{all.ring, memory};
-      if (warp < bringer) turning.work(warp, bringer);
-      else if (!takes) turning.store(shared.tag);
+      if (taker() < 0) turning.work(warp, num_workers());
+      else if (!takes) turning.store(taker() - kBringers, shared.tag);
       if (!takes) return;
     }
     const Own* last = nullptr;
@@ -195,7 +197,11 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
         clear(call.result, call.result_bytes, item, cleared(), lane);
         return {};
       }
-      if (waits) wait_for_cleared(num_cleared), waits = false;
+      if (waits) {
+        wait_for_cleared(num_cleared);
+        if (kTurns<Shape>) fence_bulk_proxy();
+        waits = false;
+      }
       item -= num_cleared;
       const u32 num_own = all.own.total();
       if (item < num_own) {
@@ -210,7 +216,6 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
       const u32 index = all.sent.find(item, of_sent);
       return send(index, item, last);
     };
-    u32 given = 0;  // items of a CTA that turns tiles
 #pragma unroll 1
     for (int turn = gives ? 0 : 1; turn < 3; ++turn) {
       const bool here = turn == 1;
@@ -221,12 +226,14 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
         const Next next = here ? next_here(item) : next_sent_of(item);
         if constexpr (!kTurns<Shape>) copy(next, pending);
         else if (next.box)
-          Turning<Shape, Own>{all.ring, memory}.give(given, *next.box, next.from, next.to, next.item, 0, next.arrives, next.flag);
+          Turning<Shape, Own>{all.ring, memory}.give(*next.box, next.from, next.to, next.item, 0, next.arrives, next.flag);
       });
-      if constexpr (kTurns<Shape>) Turning<Shape, Own>{all.ring, memory}.say(given, turn < 2 ? kFlushed : kEnded);
-      else if (turn == 0 && num_items <= gridDim.x * num_givers()) signal_all(pending);
-      else signal(pending);
+      if constexpr (!kTurns<Shape>) {
+        if (turn == 0 && num_items <= gridDim.x * num_givers()) signal_all(pending);
+        else signal(pending);
+      }
     }
+    if constexpr (kTurns<Shape>) Turning<Shape, Own>{all.ring, memory}.end();
   }
 };
 

@@ -22,7 +22,7 @@ struct Move {
   static constexpr bool kShares = !Shape::looks_up && kMostShared <= kWarp && !kTurns<Shape>;
   struct Shared {
     Items items;
-    Own box[kTurns<Shape> ? kPlacesOfList : kWarp];
+    Own box[kTurns<Shape> ? kBringers : kWarp];
     Places places[kTurns<Shape> ? 1 : kWarp];
     RingOf<Shape, Own> ring;
   };
@@ -68,27 +68,22 @@ struct Move {
     shared.items.count_all(num_boxes, [&](u32 box) { return items_of(box); });
     __syncthreads();
   }
-  // Takes items from number `turn` on, `first` being the next that nobody has; copy(box, field, from, to, item). It keeps
-  // the latest box, or that of each place of the list.
-  template <u32 kKept, class Copy>
-  __device__ __forceinline__ void take(u32 turn, u32 first, Own* kept, Copy copy) const {
+  // Takes items from number `turn` on, `first` being the next that nobody has; copy(box, field, from, to, item).
+  template <class Copy>
+  __device__ __forceinline__ void take(u32 turn, u32 first, Own& kept, Copy copy) const {
     const auto count = [&](u32 box) { return items_of(box); };
     const u32 num_items = shared.items.total();
     u32* const next = &call.state->next_send[epoch & 1];
     const u32 places = num_boxes > 1 ? kPlacesOfList : 1, part = (num_items + places - 1) / places;
-    u32 held = ~0u;  // a lane's is of one place
+    u32 held = ~0u;
     while (turn < places * part) {
       const u32 after = lane == 0 ? first + atomicAdd(next, 1u) : 0;
-      const u32 place = turn % places, keeps = place % kKept;
-      u32 item = place * part + turn / places;
+      u32 item = turn % places * part + turn / places;
       if (item < num_items) {
         const u32 number = shared.items.find(item, count);
         if constexpr (!kShares)
-          if (number != __shfl_sync(kAllLanes, held, keeps)) {
-            keep_box(kept[keeps], boxes_forth<Shape>(call)[number], lane);
-            if (lane == keeps) held = number;
-          }
-        const Own& box = kShares ? shared.box[number] : kept[keeps];
+          if (number != held) keep_box(kept, boxes_forth<Shape>(call)[number], lane), held = number;
+        const Own& box = kShares ? shared.box[number] : kept;
         const int field = int(number % Shape::num_fields), cell = cell_of(box, item), rank = box.rank + cell * box.rank_step;
         if (!(call.routing->refusing >> rank & 1))
           copy(box, field, call.source[field] + box.from + cell * box.cell_from,
@@ -99,22 +94,22 @@ struct Move {
   }
   __device__ void run(int warp, int num_warps) {
     if (warp == num_warps - 1) mark_all();  // it has no item in small calls
-    take<1>(warp * gridDim.x + blockIdx.x, gridDim.x * num_warps, shared.box + warp,
+    take(warp * gridDim.x + blockIdx.x, gridDim.x * num_warps, shared.box[warp],
          [&](const Own& box, int field, const char* from, char* to, u32 item) { copy(box, field, from, to, item); });
   }
-  // Of a CTA that turns tiles: a warp takes items, one stores them, one marks, and all others turn.
-  __device__ void run(int warp, int num_warps, const Turning<Shape, Own>& ring) {
-    const int num_workers = num_warps - kTurnHelpers - 1;
-    if (warp < num_workers) {
-      ring.work(warp, num_workers);
-    } else if (warp == num_workers) {
-      u32 turn = 0;
-      take<kPlacesOfList>(blockIdx.x, gridDim.x, shared.box, [&](const Own& box, int field, const char* from, char* to, u32 item) {
-        ring.give(turn, box, from, to, item, field, false, nullptr);
-      });
-      ring.say(turn, kEnded);
-    } else if (warp == num_workers + 1) {
-      ring.store(0);
+  // Of a CTA that turns tiles, most of whose warps do that, and one marks.
+  __device__ void run(int warp, int num_warps, const Turning<Shape, Own>& turning) {
+    const int num_workers = num_warps - kTurnHelpers - 1, bringer = warp - num_workers, storer = bringer - kBringers;
+    if (bringer < 0) {
+      turning.work(warp, num_workers);
+    } else if (storer < 0) {
+      take(bringer * gridDim.x + blockIdx.x, gridDim.x * kBringers, shared.box[bringer],
+           [&](const Own& box, int field, const char* from, char* to, u32 item) {
+             turning.give(box, from, to, item, field, false, nullptr);
+           });
+      turning.end();
+    } else if (storer < int(kSlots)) {
+      turning.store(storer, 0);
     } else {
       mark_all();
     }

@@ -281,18 +281,18 @@ struct Pieces {
     }
     const i64 src_step = of.loop < 0 ? 0 : piece.src_step[of.loop] * Shape::cell_bytes(0);
     const i64 slot_step = of.loop < 0 ? 0 : piece.slot_step[of.loop] * Shape::row_bytes(0);
-    const i64 pitch = packed + floor_mod(src_step - packed, kLine);  // of a cell
+    constexpr i64 line = kTurns<Shape> ? kBulkLine : kLine;
+    const i64 pitch = packed + floor_mod(src_step - packed, line);  // of a cell
     const i64 src = piece.src * Shape::cell_bytes(0) + of.first * src_step;
     Own home, told, mine;
     i64 at_home[num_steps + 1];  // steps of what is told, where it comes back to
-    const End also = kTurns<Shape> ? kSource : kPacked;
+    const End also = kTurns<Shape> ? kSource : kPacked, also_mine = kTurns<Shape> ? kPacked : kSource;
     bool fits = of.num > 0 &&
                 make_box<unit>(told, loop, num, outer, range, Shape::run_bytes(0), kTarget, kPacked, item_lines(), also, at_home) &&
-                make_box<unit>(mine, loop, num, outer, range, Shape::run_bytes(0), kTarget, kSource, item_lines()) &&
+                make_box<unit>(mine, loop, num, outer, range, Shape::run_bytes(0), kTarget, kSource, item_lines(), also_mine, nullptr) &&
                 make_box<unit>(home, loop, num, outer, range, Shape::run_bytes(0), kPacked, kSource, item_lines());
     i64 staging = 0;
     if (fits) {
-      cut<0>(mine);
       cut<0>(told);
       if (told.tiling.rows) {  // what is sent as a tile is received as one
         home.num_steps = told.num_steps;
@@ -301,8 +301,10 @@ struct Pieces {
         home.tiling = told.tiling;
         home.tiling.straight = 1;
         home.num_items = told.num_items;
+        mine.tiling = told.tiling;  // whose steps are the same ones
+        mine.num_items = told.num_items;
       }
-      const i64 bytes = round_up(pitch * of.num + kLine, 128);
+      const i64 bytes = round_up(pitch * of.num + line, kBulkLine);
       staging = i64(atomicAdd(&shared.staging, u64(bytes)));
       home.flag = atomicAdd(&shared.flags, home.num_items * u32(of.num));
       fits = staging + bytes <= call.staging_bytes && home.flag + home.num_items * u32(of.num) <= call.max_flags;
@@ -311,7 +313,7 @@ struct Pieces {
       home.num_items = 0;
       if (of.num) drop(call.state->overflowed, of.num * of.points);
     }
-    home.from = staging + floor_mod(src, kLine);
+    home.from = staging + floor_mod(src, line);
     home.to = src;
     home.cell_from = pitch;
     home.cell_to = src_step;

@@ -1,9 +1,9 @@
-// How a CTA turns tiles: a warp takes items and brings what they are read from, its other warps turn it, and another
-// one stores it, all at once, for items that follow each other. There are buffers of shared memory for what came,
-// and others for what is stored, each in turn. Items of boxes that are no tiles are copied by the warps in lines.
+// How a CTA turns tiles: some warps take items and bring what they are read from, most turn it, and some store it, all
+// at once, for items that follow each other. There are buffers of shared memory for what came, and others for what
+// is stored, each in turn. Items of boxes that are no tiles are copied by the warps in lines.
 //
-// Whoever brings waits for no later item than that whose buffer it needs, so what has been taken is stored,
-// whatever the next item waits for. Flags of items are set behind them, when they have arrived.
+// Whoever brings an item has waited for peers before it has a place in the ring, so what is in there is stored,
+// whatever the next items wait for.
 #pragma once
 #include "turn.cuh"
 
@@ -11,14 +11,14 @@ namespace fuscoc {
 
 constexpr u32 kSlots = 3;         // buffers of either kind
 constexpr u32 kSlips = 2 * kSlots;  // items that are known: one may come while an earlier one is stored
-constexpr int kTurnHelpers = 2;  // warps of a CTA that turn nothing: one brings, one stores
+constexpr int kBringers = 4;        // warps that bring: each takes a microsecond or two for an item,
+constexpr int kTurnHelpers = kBringers + kSlots;  // and those that store, one for a buffer
 
 enum Kind : u32 {
   kTurned,    // a tile
   kStraight,  // one that is written as it is read
   kLines,
-  kFlushed,   // no item: flags of all before it are set
-  kEnded,     // nor any more
+  kEnded,     // none, nor any more
 };
 
 template <class Own>
@@ -34,6 +34,8 @@ template <class Own>
 struct Ring {
   Slip<Own> slip[kSlips];
   Gate full[kSlips], done[kSlips], free[kSlips];  // it has come; is turned, or copied; has left shared memory
+  u32 turn;      // items that have a place,
+  u32 finished;  // and warps that bring no more
 };
 
 template <class Shape, class Own, bool = kTurns<Shape>>
@@ -67,6 +69,7 @@ struct Turning {
       open_gate(&ring.done[i], num_workers);
       open_gate(&ring.free[i], 1);
     }
+    ring.turn = ring.finished = 0;
     gates_open();
   }
   // Waits until item `turn` has passed a gate.
@@ -75,8 +78,11 @@ struct Turning {
     __syncwarp();
   }
 
-  // By the warp that brings, for its next item, number `turn`.
-  __device__ __forceinline__ Slip<Own>& next(u32 turn) const {
+  // By a warp that brings: the place of its next item, number `turn`. Four such warps never see a gate two passings
+  // behind: of items that wait for their place, no more than three are behind the first of them.
+  __device__ __forceinline__ Slip<Own>& next(u32& turn) const {
+    static_assert(kBringers <= kSlots + 1);
+    turn = __shfl_sync(kAllLanes, lane == 0 ? atomicAdd(&ring.turn, 1u) : 0, 0);
     if (turn >= kSlips) pass(ring.free, turn - kSlips);
     if (turn >= kSlots) {
       const u32 before = turn - kSlots;
@@ -85,24 +91,22 @@ struct Turning {
     }
     return ring.slip[turn % kSlips];
   }
-  __device__ __forceinline__ void say(u32& turn, Kind kind) const {
-    Slip<Own>& slip = next(turn);
-    if (lane == 0) {
-      slip.kind = kind;
-      arrive(&ring.full[turn % kSlips]);
-    }
-    ++turn;
-  }
   // A box that this warp has in shared memory.
-  __device__ __forceinline__ void give(u32& turn, const Own& box, const char* from, char* to, u32 item, int field, bool fresh,
-                                       u64* flag) const {
-    Slip<Own>& slip = next(turn);
-    Gate* const gate = &ring.full[turn % kSlips];
-    for (int i = lane; i < int(sizeof(Own) / sizeof(u64)); i += kWarp)
-      reinterpret_cast<u64*>(&slip.box)[i] = reinterpret_cast<const u64*>(&box)[i];
+  __device__ __forceinline__ void give(const Own& box, const char* from, char* to, u32 item, int field, bool fresh, u64* flag) const {
     const bool tiled = box.tiling.rows, straight = box.tiling.straight;
     Tile tile{};
     if (tiled) tile = tile_of(box, from, to, item);
+    u32 turn;
+    Slip<Own>& slip = next(turn);
+    Gate* const gate = &ring.full[turn % kSlips];
+    u32 bytes = 0;
+    if (tiled) {
+      char* const to = staged(turn);
+      if (fresh) fence_bulk_proxy();  // a peer's flag has been seen
+      bytes = straight ? bring_ranges(box, tile, to, gate, lane, keep) : bring_segments(box, tile, to, gate, lane, keep);
+    }
+    for (int i = lane; i < int(sizeof(Own) / sizeof(u64)); i += kWarp)
+      reinterpret_cast<u64*>(&slip.box)[i] = reinterpret_cast<const u64*>(&box)[i];
     if (lane == 0) {
       slip.tile = tile;
       slip.from = from;
@@ -113,16 +117,21 @@ struct Turning {
       slip.item = item;
       slip.fresh = fresh;
     }
-    u32 bytes = 0;
-    if (tiled) {
-      char* const to = staged(turn);
-      fence_bulk_proxy();  // which reads what a flag has told, and writes what has been cleared
-      bytes = straight ? bring_ranges(box, tile, to, gate, lane, keep) : bring_segments(box, tile, to, gate, lane, keep);
-    }
     bytes = __reduce_add_sync(kAllLanes, bytes);
     __syncwarp();
     if (lane == 0) arrive_with(gate, bytes);
-    ++turn;
+  }
+  // By a warp that brings no more. The last one tells all who store.
+  __device__ __forceinline__ void end() const {
+    const u32 others = __shfl_sync(kAllLanes, lane == 0 ? atomicAdd(&ring.finished, 1u) : 0, 0);
+    for (u32 i = 0; others == kBringers - 1 && i < kSlots; ++i) {
+      u32 turn;
+      Slip<Own>& slip = next(turn);
+      if (lane == 0) {
+        slip.kind = kEnded;
+        arrive(&ring.full[turn % kSlips]);
+      }
+    }
   }
 
   template <int kField = 0>
@@ -141,7 +150,7 @@ struct Turning {
   }
   // By all other warps.
   __device__ void work(u32 warp, u32 num_workers) const {
-    for (u32 turn = 0;; ++turn) {
+    for (u32 turn = 0, ended = 0; ended < kSlots; ++turn) {
       pass(ring.full, turn);
       const Slip<Own>& slip = ring.slip[turn % kSlips];
       const u32 kind = slip.kind;
@@ -149,7 +158,7 @@ struct Turning {
       if (kind == kTurned || kind == kLines) work_on(slip, turn, warp, num_workers);
       __syncwarp();
       if (lane == 0) arrive(&ring.done[turn % kSlips]);
-      if (kind == kEnded) return;
+      ended += kind == kEnded;
     }
   }
   // A share of an item.
@@ -172,41 +181,34 @@ struct Turning {
       }
     store_ranges<Shape::unit_bytes(kField)>(slip.box, slip.tile, from, lane, keep);
   }
-  // By the warp that stores.
-  __device__ void store(u64 tag) const {
-    u64* pending[2] = {nullptr, nullptr};  // of the last items
-    for (u32 turn = 0;; ++turn) {
+  // By the warp that stores what is in buffer `which`. An item's flag is set when it has arrived.
+  __device__ void store(u32 which, u64 tag) const {
+    for (u32 turn = which;; turn += kSlots) {
       pass(ring.done, turn);
       const Slip<Own>& slip = ring.slip[turn % kSlips];
       const u32 kind = slip.kind;
-      u64* const flag = kind < kFlushed ? slip.flag : nullptr;
-      if (kind == kTurned || kind == kStraight) store_from(slip, kind == kTurned ? turned(turn) : staged(turn));
+      u64* const flag = slip.flag;
+      if (kind == kEnded) break;
+      if (kind != kLines) store_from(slip, kind == kTurned ? turned(turn) : staged(turn));
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
       bulk_commit();
-      bulk_read_but_latest();
+      bulk_read();
 #endif
       __syncwarp();
-      if (lane == 0 && turn > 0) arrive(&ring.free[(turn - 1) % kSlips]);
-      if (pending[1]) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-        bulk_arrived_but_two();
-#endif
-        signal(pending[1], tag);
-      }
-      pending[1] = pending[0];
-      pending[0] = flag;
-      if (kind < kFlushed) continue;
+      if (lane == 0) arrive(&ring.free[turn % kSlips]);
+      if (!flag) continue;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
       bulk_arrived();
 #endif
-      signal(pending[1], tag);
-      pending[1] = nullptr;
-      if (kind == kEnded) return;
+      signal(flag, tag);
     }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    bulk_arrived();
+#endif
   }
   __device__ __forceinline__ void signal(u64* flag, u64 tag) const {
     __syncwarp();
-    if (lane != 0 || !flag) return;
+    if (lane != 0) return;
     fence_system();
     store_relaxed(flag, tag);
   }

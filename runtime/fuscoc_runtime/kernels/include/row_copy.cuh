@@ -41,11 +41,10 @@ __device__ __forceinline__ void bulk_store(char* global, u32 shared, u32 bytes, 
                : "memory");
 }
 // Of the stores of this thread: ends a batch, waits until all have left shared memory, or all but the latest
-// batch, or until all have arrived, or all but the latest two batches.
+// batch, or until all have arrived.
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void bulk_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ __forceinline__ void bulk_read_but_latest() { asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory"); }
-__device__ __forceinline__ void bulk_arrived_but_two() { asm volatile("cp.async.bulk.wait_group 2;" ::: "memory"); }
 __device__ __forceinline__ void bulk_arrived() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 #endif
 

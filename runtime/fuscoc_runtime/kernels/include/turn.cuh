@@ -20,8 +20,14 @@ constexpr bool kTurns = Shape::tile_bytes > 0;
 constexpr u32 kTurnedLines = 4096, kFewTurnedLines = 1024;  // that such a CTA takes at once where it turns nothing, but
                                                           // fewer in small calls
 
-// Bytes from segment to segment: room for the lines around it, and an odd number of lines, for the banks' sake.
-__device__ __forceinline__ u32 segment_pitch(u32 bytes) { return (bytes + 2 * (kLine - 1)) / kLine * kLine | kLine; }
+// Segments that are long lie in shared memory as in the source modulo 128: bulk copies are cut up that do not. Others
+// lie in lines as there, and an odd number of lines apart, for the banks' sake.
+__device__ __forceinline__ u32 alike(u32 bytes) { return bytes >= kMostOfTile ? kBulkLine : kLine; }
+__device__ __forceinline__ u32 segment_pitch(u32 bytes) {
+  return bytes >= kMostOfTile ? u32(round_up(bytes + kBulkLine - 1, kBulkLine)) : (bytes + 2 * (kLine - 1)) / kLine * kLine | kLine;
+}
+// The same of a tile's rows where they go.
+__device__ __forceinline__ u32 range_pitch(u32 bytes) { return u32(round_up(bytes + kBulkLine - 1, kBulkLine)); }
 
 // Cuts boxes into tiles of two buffers with `room` bytes each.
 template <int kUnit, int kSteps>
@@ -29,87 +35,110 @@ struct Cutter {
   Box<kSteps>& box;
   const u32 room;
 
-  // A tile of so many rows and columns, if it fits; how much it gains.
-  __device__ __noinline__ u32 measure(Tiling<kSteps>& tiling, int first, u32 rows, u32 columns) const {
+  // Of the steps from `first` on, so many of the first two at once.
+  struct Cut {
+    int first;
+    u32 rows, columns;
+    u32 column, width;           // bytes
+    u32 segments, bytes, merged; // as in `Tiling`
+    u32 gain;                    // 0: does not fit, or gains nothing
+  };
+  __device__ __forceinline__ u32 count(const Cut& cut, int i) const {
+    return i == cut.first ? cut.rows : i == cut.first + 1 ? cut.columns : box.step[i].count.by;
+  }
+  // Rows are one range, at whatever end.
+  __device__ __forceinline__ bool whole(const Cut& cut) const {
+    return cut.rows == 1 || (cut.columns == box.step[cut.first + 1].count.by && cut.first >= box.num_outer);
+  }
+  __device__ __noinline__ Cut measure(int first, u32 rows, u32 columns) const {
+    Cut cut{first, rows, columns, 0, 0, 1, u32(box.run_bytes), 0, 0};
     const int last = box.num_steps - 1;
-    const u32 num_rows = box.step[first].count.by, num_columns = box.step[first + 1].count.by;
-    const auto count = [&](int i) { return i == first ? rows : i == first + 1 ? columns : box.step[i].count.by; };
     u64 column = u64(box.run_bytes);
     for (int i = last; i > first + 1; --i) column *= box.step[i].count.by;
-    const u64 row = column * columns;
-    if (row * rows > room) return 0;
-    u32 bytes = u32(box.run_bytes), merged = 0, segments = 1;
+    if (column * columns * rows > room) return cut;
+    cut.column = u32(column);
+    cut.width = cut.column * columns;
     for (int i = first; i <= last; ++i) {
-      if (merged >> i & 1 || box.step[i].from != bytes || count(i) == 1) continue;
-      bytes *= count(i);
-      merged |= 1u << i;
-      if (count(i) != box.step[i].count.by) break;  // what would come next lies apart
+      if (cut.merged >> i & 1 || box.step[i].from != cut.bytes || count(cut, i) == 1) continue;
+      cut.bytes *= count(cut, i);
+      cut.merged |= 1u << i;
+      if (count(cut, i) != box.step[i].count.by) break;  // what would come next lies apart
       i = first - 1;
     }
     for (int i = first; i <= last; ++i) {
-      if (count(i) == 1) merged |= 1u << i;
-      if (!(merged >> i & 1)) segments *= count(i);
+      if (count(cut, i) == 1) cut.merged |= 1u << i;
+      if (!(cut.merged >> i & 1)) cut.segments *= count(cut, i);
     }
-    const bool contiguous = rows == 1 || (columns == num_columns && first >= box.num_outer);  // one range, at whatever end
-    const u32 width = u32(row), pitch = segment_pitch(bytes), row_pitch = u32(round_up(width + kBulkLine - 1, kBulkLine));
-    if (segments * pitch > room || (contiguous ? width * rows + kBulkLine : row_pitch * rows) > room) return 0;
-    if (!(merged >> first & 1) || bytes < kShortSegment) return 0;  // a word's place changes alike from row to row
-    tiling.rows = rows;
-    tiling.columns = columns;
-    tiling.bands = Divisor::of((num_rows + rows - 1) / rows);
-    tiling.chunks = Divisor::of((num_columns + columns - 1) / columns);
-    tiling.of_columns = Divisor::of(columns);
-    tiling.first = first;
-    tiling.whole = contiguous;
-    tiling.straight = 0;
-    tiling.row_bytes = width;
-    tiling.column_bytes = u32(column);
-    tiling.segments = segments;
-    tiling.bytes = bytes;
-    tiling.of_row = rows > 1 && rows < num_rows ? u32(box.step[first].from) : 0;
-    tiling.of_column = columns > 1 && columns < num_columns && merged >> (first + 1) & 1 ? u32(box.step[first + 1].from) : 0;
-    tiling.pitch = pitch;
-    tiling.row_pitch = contiguous ? width : row_pitch;
-    tiling.merged = merged;
-    u32 apart = pitch;
-    for (int i = last; i >= first; --i) {
-      const bool inside = merged >> i & 1;
-      tiling.staged[i] = inside ? u32(box.step[i].from) : apart;
-      if (!inside) apart *= count(i);
-    }
-    return min(contiguous ? width * rows : width, kMostOfTile) * min(bytes, kMostOfTile);
+    if (!(cut.merged >> first & 1) || cut.bytes < kShortSegment) return cut;  // a word's place changes alike from row to row
+    const u32 range = whole(cut) ? cut.width * rows : cut.width, num = whole(cut) ? 1 : rows;
+    if (u64(cut.segments) * segment_pitch(cut.bytes) > room || u64(num) * range_pitch(range) > room) return cut;
+    cut.gain = min(range, kMostOfTile) * min(cut.bytes, kMostOfTile);
+    return cut;
   }
   // As many rows as fit, in bands that are alike.
-  __device__ __noinline__ u32 most_rows(Tiling<kSteps>& tiling, int first, u32 columns) const {
+  __device__ __noinline__ Cut most_rows(int first, u32 columns) const {
     const u32 num_rows = box.step[first].count.by;
     u64 row = u64(box.run_bytes) * columns;
     for (int i = box.num_steps - 1; i > first + 1; --i) row *= box.step[i].count.by;
-    u32 rows = u32(min(i64(num_rows), i64(room / row))), gain = 0;
-    for (; rows > 0; rows -= (rows + 7) / 8) {
+    Cut made{};
+    for (u32 rows = row > room ? 0 : min(num_rows, room / u32(row)); rows > 0 && !made.gain; rows -= (rows + 7) / 8) {
       const u32 bands = (num_rows + rows - 1) / rows;
-      gain = measure(tiling, first, (num_rows + bands - 1) / bands, columns);
-      if (gain) break;
+      made = measure(first, (num_rows + bands - 1) / bands, columns);
     }
-    return gain;
+    return made;
+  }
+  // What gains most, with as many rows as there are: first of all columns, then of fewer.
+  __device__ __noinline__ Cut find() const {
+    constexpr u32 most = kMostOfTile * kMostOfTile;
+    const int last = box.num_steps - 1;
+    Cut best{};
+    if (kUnit == kLine || last < 1 || last < box.num_outer || box.run_bytes >= kLongRun) return best;
+    for (int first = last - 1; first >= max(box.num_outer - 1, 0) && best.gain < most; --first) {
+      const u32 num_columns = box.step[first + 1].count.by;
+      for (u32 parts = 1; parts <= num_columns && best.gain < most; parts += max(parts / 2, 1u)) {
+        const u32 columns = (num_columns + parts - 1) / parts;
+        if (parts > 1 && columns < 8) break;
+        const Cut made = most_rows(first, columns);
+        if (made.gain > best.gain) best = made;
+      }
+    }
+    return best;
   }
   // Leaves boxes as they are that gain nothing.
   __device__ __noinline__ void cut() const {
-    const int last = box.num_steps - 1;
-    if (kUnit == kLine || last < 1 || last < box.num_outer || box.run_bytes >= kLongRun) return;
-    Tiling<kSteps> best, made;
-    u32 most = 0;
-    const auto take = [&](u32 gain) {
-      if (gain > most) most = gain, best = made;
-    };
-    for (int first = max(box.num_outer - 1, 0); first < last && most < kMostOfTile * kMostOfTile; ++first)
-      take(most_rows(made, first, box.step[first + 1].count.by));
-    if (most < kMostOfTile * kMostOfTile)
-      for (u32 columns = 8; columns < box.step[last].count.by; columns *= 2) take(most_rows(made, last - 1, columns));
-    if (most == 0) return;
-    i64 tiles = i64(best.bands.by) * best.chunks.by;
-    for (int i = 0; i < best.first; ++i) tiles *= box.step[i].count.by;
+    const Cut best = find();
+    if (best.gain == 0) return;
+    const int first = best.first;
+    const u32 bands = (box.step[first].count.by + best.rows - 1) / best.rows;
+    const u32 chunks = (box.step[first + 1].count.by + best.columns - 1) / best.columns;
+    u64 tiles = u64(bands) * chunks;
+    for (int i = 0; i < first; ++i) tiles *= box.step[i].count.by;
     if (tiles > box.num_lines / kFewItemLines + 1) return;  // there are no more flags
-    box.tiling = best;
+    Tiling<kSteps>& tiling = box.tiling;
+    tiling.rows = best.rows;
+    tiling.columns = best.columns;
+    tiling.bands = Divisor::of(bands);
+    tiling.chunks = Divisor::of(chunks);
+    tiling.of_columns = Divisor::of(best.columns);
+    tiling.first = first;
+    tiling.whole = whole(best);
+    tiling.straight = 0;
+    tiling.row_bytes = best.width;
+    tiling.column_bytes = best.column;
+    tiling.segments = best.segments;
+    tiling.bytes = best.bytes;
+    tiling.alike = alike(best.bytes);
+    tiling.of_row = bands > 1 && best.rows > 1 ? u32(box.step[first].from) : 0;
+    tiling.of_column = chunks > 1 && best.columns > 1 && best.merged >> (first + 1) & 1 ? u32(box.step[first + 1].from) : 0;
+    tiling.pitch = segment_pitch(best.bytes);
+    tiling.row_pitch = whole(best) ? best.width : range_pitch(best.width);
+    tiling.merged = best.merged;
+    u32 apart = tiling.pitch;
+    for (int i = box.num_steps - 1; i >= first; --i) {
+      const bool inside = best.merged >> i & 1;
+      tiling.staged[i] = inside ? u32(box.step[i].from) : apart;
+      if (!inside) apart *= count(best, i);
+    }
     box.num_items = u32(tiles);
   }
 };
@@ -189,7 +218,9 @@ __device__ __forceinline__ u32 bring_segments(const Box<kSteps>& box, const Tile
       from += index * box.step[i].from;
       number = rest;
     }
-    if (there) all += bring(staged + segment * tiling.pitch, from, bytes, gate, lane, keep);
+    if (!there) continue;
+    const u32 odd = u32(reinterpret_cast<u64>(from)) % tiling.alike / kLine * kLine;  // of the line that it begins in
+    all += bring(staged + segment * tiling.pitch + odd, from, bytes, gate, lane, keep);
   }
   return all;
 }
@@ -262,7 +293,7 @@ struct Turn {
       if (!(tiling.merged >> i & 1)) low += index * u32(box.step[i].from);
       number = rest;
     }
-    return at + low % kLine;
+    return at + low % tiling.alike;
   }
   __device__ __forceinline__ void run(u32 thread, u32 num_threads) const {
     const Tiling<kSteps>& tiling = box.tiling;
