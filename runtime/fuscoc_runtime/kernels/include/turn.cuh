@@ -241,7 +241,6 @@ __device__ __forceinline__ u32 bring_ranges(const Box<kSteps>& box, const Tile& 
 template <int kUnit, int kSteps>
 __device__ __forceinline__ void store_ranges(const Box<kSteps>& box, const Tile& tile, const char* staged, int lane, u64 keep) {
   using Unit = typename UnitOf<kUnit == kLine ? 8 : kUnit>::type;
-  constexpr u32 of_end = kLine / sizeof(Unit), of_range = 2 * of_end;
   const Ranges ranges(box, tile);
   const i64 step = box.step[box.tiling.first].to;
   const auto head = [&](const char* to) { return min((kLine - u32(reinterpret_cast<u64>(to)) % kLine) % kLine, ranges.bytes); };
@@ -257,13 +256,13 @@ __device__ __forceinline__ void store_ranges(const Box<kSteps>& box, const Tile&
       *reinterpret_cast<uint4*>(to + before + i) = *reinterpret_cast<const uint4*>(from + i);
 #endif
   }
-  for (u32 i = lane; i < ranges.num * of_range; i += kWarp) {
-    const u32 range = i / of_range, unit = i % of_range, inside = unit % of_end * sizeof(Unit);
+  for (u32 i = lane; i < 2 * ranges.num; i += kWarp) {  // a lane has an end of a range
+    const u32 range = i / 2;
     char* const to = tile.to + range * step;
-    const u32 before = head(to), behind = before + (ranges.bytes - before) / kLine * kLine;
-    const u32 at = unit < of_end ? inside : behind + inside;
-    if (at < (unit < of_end ? before : ranges.bytes))
-      *reinterpret_cast<Unit*>(to + at) = *reinterpret_cast<const Unit*>(staged + ranges.place(range) + at);
+    const char* const from = staged + ranges.place(range);
+    const u32 before = head(to), behind = before + (ranges.bytes - before) / kLine * kLine, end = i % 2 ? ranges.bytes : before;
+    for (u32 at = i % 2 ? behind : 0; at < end; at += sizeof(Unit))
+      *reinterpret_cast<Unit*>(to + at) = *reinterpret_cast<const Unit*>(from + at);
   }
 }
 

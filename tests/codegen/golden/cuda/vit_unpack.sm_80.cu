@@ -23,7 +23,7 @@ struct Shape {
   static constexpr int num_loops = 1;
   static constexpr int num_run_loops = 0;
   static constexpr int num_strides = 0;
-  static constexpr int tile_bytes = 25728;
+  static constexpr int tile_bytes = 25344;
   __device__ static constexpr i64 row_bytes(int field) { return 42; }
   __device__ static constexpr i64 cell_bytes(int field) { return 42; }
   __device__ static constexpr int unit_bytes(int field) { return 2; }
@@ -73,9 +73,9 @@ struct Relation {
 
 extern "C" __global__ void __launch_bounds__(512, 1)
 vit_unpack_plan(const __grid_constant__ Call call) { place_pieces<Shape, Relation>(call); }
-extern "C" __global__ void __launch_bounds__(864, 1)
+extern "C" __global__ void __launch_bounds__(896, 1)
 vit_unpack_dispatch(const __grid_constant__ Call call) { move<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 vit_unpack_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(832, 1)
+extern "C" __global__ void __launch_bounds__(864, 1)
 vit_unpack_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }
