@@ -186,8 +186,11 @@ def main(given: Sequence[str] | None = None) -> None:
         return
     reports: dict[str, list[dict[str, Any]]] = {"old": [], "new": []}
     for name in turns(options.rounds):
-        print(f"{name}: {both[name].checkout}", flush=True)
-        reports[name].append(both[name].measure(options.ranks, options.cases))
+        report = both[name].measure(options.ranks, options.cases)
+        # A run that is cut short has said what it knew.
+        each = ", ".join(f"{what} {micros:.1f} µs" for what, micros in report["times"].items())
+        print(f"{name}: {each}", flush=True)
+        reports[name].append(report)
     times = {name: [report["times"] for report in reports[name]] for name in reports}
     found = compare(times["old"], times["new"])
     print(f"\n{options.ranks} × {reports['new'][0]['setup']}, {options.rounds} rounds\n")

@@ -42,6 +42,7 @@ from fuscoc_runtime.kernels.commands import (
     Launch,
     NativeCalls,
     NativeList,
+    Numbers,
     Turn,
 )
 from fuscoc_runtime.manifest.artifact import load_artifact
@@ -99,7 +100,7 @@ class FakedRails(Rails):
     def submit(
         self,
         commands: CommandList,
-        numbers: Sequence[int],
+        numbers: Numbers,
         stream: int | None = None,
         turn: Turn | None = None,
     ) -> None:
@@ -215,9 +216,8 @@ class Opened:
         found = self._repeats.dispatch([self._x], self._named, is_beside=False)
         dispatched = time.process_time()
         assert found is not None
-        done, _ = found
-        [rows] = done.rows.values()
-        combined = self._repeats.combine(rows, done.handle, is_beside=False)
+        handle, _ = found
+        combined = self._repeats.combine(self._repeats.window, handle, is_beside=False)
         ended = time.process_time()
         assert combined is not None
         return dispatched - started, ended - dispatched

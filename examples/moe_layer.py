@@ -28,6 +28,7 @@ import torch.distributed as dist
 import torch.distributed.nn
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.multiprocessing import start_processes
 
 SPECS = {"f32": "moe_f32.fsc", "bf16": "moe.fsc"}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -317,7 +318,7 @@ def main() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torch.multiprocessing.spawn(spawned, (options, port), nprocs=options.ranks)
+    start_processes(spawned, (options, port), options.ranks, start_method="fork")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.multiprocessing import start_processes
 from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
 
@@ -132,7 +133,7 @@ def main() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torch.multiprocessing.spawn(spawned, (options, port), nprocs=options.ranks)
+    start_processes(spawned, (options, port), options.ranks, start_method="fork")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.multiprocessing import start_processes
 from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
@@ -130,7 +131,7 @@ def main() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torch.multiprocessing.spawn(spawned, (options, port), nprocs=options.ranks)
+    start_processes(spawned, (options, port), options.ranks, start_method="fork")
 
 
 if __name__ == "__main__":

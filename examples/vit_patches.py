@@ -30,6 +30,7 @@ import torch.distributed as dist
 # threads may abort a process that ends.
 import torch.distributed.nn
 from torch import Tensor, nn
+from torch.multiprocessing import start_processes
 
 P = 14
 """Pixels along a side of a patch, as in ``vit_patches.fsc``."""
@@ -263,7 +264,7 @@ def launch(run: Run, options: argparse.Namespace) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torch.multiprocessing.spawn(spawned, (run, options, port), nprocs=options.ranks)
+    start_processes(spawned, (run, options, port), options.ranks, start_method="fork")
 
 
 def spawned(rank: int, run: Run, options: argparse.Namespace, port: int) -> None:

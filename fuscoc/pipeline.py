@@ -29,7 +29,7 @@ from threading import RLock
 from typing import Any
 
 from fuscoc.diagnostics import InternalError
-from fuscoc.dialect import new_context
+from fuscoc.dialect import kept_context, new_context
 from fuscoc.dialect.attrs import attributes_remembered, verify
 from fuscoc.dialect.base import PassError
 from fuscoc.dialect.builder import build_module
@@ -121,11 +121,12 @@ def compile_to_ir(
     def finish(module: Any, name: str, level: str) -> None:
         verify(module)
         if name == last[level] or print_between is not None:
-            dumps[level] = str(module)
+            # As ``str`` would, which verifies it once more.
+            dumps[level] = module.operation.get_asm(assume_verified=True)
         if print_between is not None:
             print_between(name, dumps[level])
 
-    with _one_thread, new_context(), attributes_remembered():
+    with _one_thread, kept_context(), attributes_remembered():
         with _located(checked, BUILD):
             module = build_module(checked)
             finish(module, BUILD, "L0")

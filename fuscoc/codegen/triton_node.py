@@ -82,7 +82,10 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
     for rows in ("moved", "arriving", "summed"):
         sizes[rows] = tuple(PieceSizes(**each) for each in sizes[rows] or ())
     tile = TritonSizes(**sizes)
-    relation = PointRelation(module, shuffle) if tile.sorted_rows > 1 else None
+    # What varies with the outermost index, or says strides too, has a kernel of its own.
+    packs = tile.crosses_nodes and not shuffle.ragged and not is_strided(shuffle)
+    evaluates = packs or tile.sorted_rows > 1
+    relation = PointRelation(module, shuffle) if evaluates else None
     printer = _Printer(shuffle, tile, words, relation)
     modules = [printer.planner, printer.dispatch_module]
     modules += [] if shuffle.given_slots else ["padding"]
@@ -137,31 +140,34 @@ class _Printer:
         words: Mapping[str, Sequence[str]],
         relation: PointRelation | None,
     ) -> None:
-        """``relation``: what short rows are sorted by, if they are."""
+        """``relation``: what short rows are sorted by, or slabs are packed by, if they are."""
         self.shuffle, self.tile, self.words, self.relation = shuffle, tile, words, relation
         self.lanes = power_of_two(shuffle.fanout)
         self.tile_points = (tile.plan_points // self.lanes, self.lanes)
         self.tile_sources = self.tile_points[0] * tile.plan_tiles
-        if relation is not None:
+        self.sorts = tile.sorted_rows > 1
+        if self.sorts:
             self.tile_sources = tile.sorted_rows
         self.columns = shuffle.num_columns
         self.keys = power_of_two(self.columns)
-        self.planner = "place" if shuffle.given_slots else "sort" if relation else "plan"
+        self.planner = "place" if shuffle.given_slots else "sort" if self.sorts else "plan"
         self.dispatch_module = "compact" if shuffle.compact else "dispatch"
         self.printed: dict[str, NodeKernel] = {}
 
     def texts(self) -> list[str]:
         """Every kernel."""
         combines = self.shuffle.combine is not None
-        if self.relation is not None:
+        if self.sorts:
+            assert self.relation is not None
             planned = self.sort(self.relation)
         else:
             planned = self.place() if self.shuffle.given_slots else self.plan()
         inside = [*planned, self.dispatch(), *([self.combine()] if combines else [])]
         if not self.tile.crosses_nodes:
             return inside
+        evaluated = [] if self.relation is None else [self.relation.text]
         across = [self.pack(), self.forward(), *(self.back() if combines else [])]
-        return [*inside, *across]
+        return [*inside, *evaluated, *across]
 
     def place(self) -> list[str]:
         """The planner's kernels where the relation gives slots."""
@@ -272,10 +278,16 @@ class _Printer:
             "load_source": "load_source",
             "store_row": "store_row",
             **self.row_sizes(),
+            "tile": self.tile_points,
+            "tiles": self.tile.plan_tiles,
+            "compact": self.shuffle.compact,
         }
         if is_strided(self.shuffle):
             constants["strided"] = True
         parameters = {"refuses": "refuses", "weights": "weights", **sources, **places}
+        if self.relation is not None:
+            constants |= {"given": as_tuple(list(self.relation.given)), "relation": "relation"}
+            parameters |= self.relation.given
         return self.kernel("pack", "hop.pack", parameters, constants)
 
     def forward(self) -> str:

@@ -22,7 +22,14 @@ from fuscoc.explain.formula import (
     with_values,
 )
 from fuscoc.lang.dtypes import ITEM_BYTES
-from fuscoc_runtime.engine.node.slabs import HEADER_BYTES, MAX_GROUP, POINT_BYTES
+from fuscoc_runtime.engine.node.slabs import (
+    COUNT_BYTES,
+    HEADER_BYTES,
+    MAX_GROUP,
+    POINT_BYTES,
+    most_keys,
+    num_columns,
+)
 from fuscoc_runtime.engine.node.state import ALIGNMENT, MAX_RANKS, Limits
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.topology import Topology
@@ -62,6 +69,11 @@ def slabs(
     if nodes == 1:
         return ()
     places, target = _places(node, segments), shuffle.program.buffers["target"]
+    # Before each point, of its key and, for a compact target, of its rank; then tile by tile.
+    per_point = COUNT_BYTES * shuffle.program.fanout
+    counted = [product(places, per_point)] * (1 + shuffle.program.is_compact)
+    tiles = arithmetic("/", places, node.tile_sources)
+    counted.append(product(tiles, COUNT_BYTES * num_columns(shuffle, topology)))
     rows = (_rounded(product(places, each.num_elems * ITEM_BYTES[each.dtype])) for each in target)
     points = _rounded(product(places, shuffle.program.fanout * POINT_BYTES))
     back = (_rounded(product(places, each)) for each in (FLAG_BYTES, node.partial_bytes))
@@ -69,7 +81,7 @@ def slabs(
         Part(
             "slabs",
             "segments to every node, and what comes",
-            _sum(HEADER_BYTES, points, *rows),
+            _sum(HEADER_BYTES, points, *map(_rounded, counted), *rows),
             2 * nodes,
         ),
         Part(
@@ -104,7 +116,7 @@ def _window(
     yield Part("points", "slots and weights of every point, for every handle", points, ENTRIES)
     if program.is_compact:
         yield Part("row index", "the row of every slot", product(slots, 8), ENTRIES)
-    columns = num_keys(shuffle, topology) + MAX_RANKS * program.is_compact
+    columns = most_keys(shuffle, topology) + MAX_RANKS * program.is_compact
     counts = product(2 * ranks * nodes * (columns + 1), 4)
     yield Part("counts", f"rows of {columns} keys from every rank", counts)
     blocks = max(1, -(-columns // node.key_block)) * nodes
@@ -112,17 +124,6 @@ def _window(
     yield Part("flags", "sent rows", product(sources, 4))
     yield Part("flags", "or sums, with the call,", product(sources, 8))
     yield Part("flags", "begun and refused combines", ranks * 8, 2 * ENTRIES)
-
-
-def num_keys(shuffle: ShuffleSpec, topology: Topology) -> int:
-    """Keys that are counted: all, or of several nodes those of the one that has most."""
-    target = shuffle.program.target
-    assert target.kind == "packed"
-    if topology.num_nodes == 1 or target.placement.kind == "block":
-        return target.num_keys // topology.num_nodes
-    turns, rest = divmod(target.num_keys // target.group, topology.num_ranks)
-    node = topology.ranks_per_node
-    return (turns * node + min(rest, node)) * target.group
 
 
 def _places(node: NodeSpec, segments: Formula) -> Formula:

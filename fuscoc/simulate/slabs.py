@@ -18,7 +18,7 @@ from fuscoc.simulate import in_node
 from fuscoc.simulate.contenders import SimulationError
 from fuscoc.simulate.counts import Counts
 from fuscoc.simulate.steps import Wires
-from fuscoc_runtime.engine.node.slabs import HEADER_BYTES, POINT_BYTES
+from fuscoc_runtime.engine.node.slabs import COUNT_BYTES, HEADER_BYTES, POINT_BYTES
 from fuscoc_runtime.face.choice import MAX_SLAB_BYTES
 from fuscoc_runtime.manifest.program import Program
 from fuscoc_runtime.plan.links import row_bytes
@@ -29,18 +29,19 @@ Int64Array = NDArray[np.int64]
 
 FLAG_BYTES = 4
 PACKING, PLANNING, FORWARDING = 2, 3, 1
-"""Kernels of a dispatch: relation and packing; counting, exchanging and assigning; moving. A
-combine has one before the wire and one behind it."""
+"""Kernels of a dispatch as it was measured: relation and packing; counting, exchanging and
+assigning; moving. Since then packing evaluates the relation and counts. A combine has one before
+the wire and one behind it."""
 
 
 def slab_bytes(program: Program, counts: Counts) -> tuple[int, int]:
     """Of a slab of dispatch and of one of combine: a place for every segment of the rank that has
-    most.
+    most. Counts of keys, a few kilobytes, are left out.
 
     Raises SimulationError where the runtime would take exact sizes.
     """
     places = int(counts.sources.max(initial=0))
-    point = program.fanout * POINT_BYTES
+    point = program.fanout * (POINT_BYTES + COUNT_BYTES)
     forth = HEADER_BYTES + places * (row_bytes(program.buffers["slices"]) + point)
     back = HEADER_BYTES + places * (row_bytes(program.buffers.get("staging", ())) + FLAG_BYTES)
     sent = forth * (counts.topology.num_nodes - 1)

@@ -1,4 +1,5 @@
-"""Processes that all tests of adapters share: frameworks take seconds to import."""
+"""Processes that all tests of adapters share. They take seconds to import their frameworks, which
+is done once where these tests are among those that are collected."""
 
 from __future__ import annotations
 
@@ -6,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engine.pool import Pool
+from tests.engine.pool import IMPORTED, Pool
+
+IMPORTED.append("tests.adapters.imported")
 
 
 @pytest.fixture(scope="package")

@@ -67,9 +67,11 @@ def main() -> None:
     from fuscoc_runtime.demo.generate import generate
     from tests.engine import specs
     from tests.engine.lockstep import lockstep, round_trip
-    from tests.engine.pool import Pool
+    from tests.engine.pool import IMPORTED, Pool
     from tests.node_triton.rank_work import batch
 
+    # Before the kernels, which take the rules that there are.
+    IMPORTED.insert(0, "tests.additions.slot_policy")
     aligned = specs.routed("f32", keys=KEYS, align=ALIGN)
     text = aligned.replace(f"align {ALIGN}", f"align occupied({ALIGN})")
 

@@ -20,6 +20,7 @@ from fuscoc_runtime.kernels import cuda
 from tests import specs
 from tests.casts.specs import SPECS, routed
 from tests.codegen.ptx import accesses, ptx_of
+from tests.cuda.test_kernels import cache as cache
 from tests.cuda.test_kernels import disassembler
 
 SCALARS = {"b32", "b64"}
@@ -60,15 +61,6 @@ CUDA_SPECS = {
     ),
     "several fields": checked(SPECS["several fields"]),
 }
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    try:
-        cuda.find_compiler()
-    except cuda.CudaError as error:
-        pytest.skip(str(error))
-    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.mark.parametrize("name", CUDA_SPECS)

@@ -19,8 +19,8 @@ MODELS = (
     Model(hidden=4, experts=13, topk=1, dtype="f32", placement="cyclic", align=1),
     Model(hidden=3, experts=8, topk=2, dtype="f32", align=1),
     Model(dtype="f8e4m3", extra=(("scales", "f32", 56), ("token", "i64", 1))),
-    Model(compact=True),
     Model(hidden=1001, experts=13, topk=3, placement="cyclic", align=1, compact=True),
+    Model(compact=True),
 )
 
 

@@ -6,6 +6,7 @@ The text is compiled for the host: that is all of it but the kernels.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,26 +17,20 @@ from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.packing import domain_points
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.call import Call
-from fuscoc_runtime.manifest.artifact import Artifact, load_artifact
+from fuscoc_runtime.manifest.artifact import load_artifact
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Scope, builtin_extents, evaluate
 from fuscoc_runtime.topology import Topology
-from tests.cuda.dense_cases import CASES, GIVEN, compile_cases
+from tests.cuda.dense_cases import CASES, GIVEN
 from tests.cuda.host import host_library
 
 NUM_RANKS = 4
 
 
-@pytest.fixture(scope="module")
-def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
-    folder = tmp_path_factory.mktemp("dense")
-    return {name: load_artifact(path) for name, path in compile_cases(folder).items()}
-
-
 @pytest.mark.parametrize("name", GIVEN)
-def test_points_and_places(name: str, artifacts: dict[str, Artifact], tmp_path: Path) -> None:
-    artifact = artifacts[name]
+def test_points_and_places(name: str, dense: Callable[..., Path], tmp_path: Path) -> None:
+    artifact = load_artifact(dense(name) / name)
     shuffle = artifact.shuffle(None)
     assert shuffle.cuda is not None
     library = host_library(artifact.code[shuffle.cuda.variants[0].file].decode(), tmp_path)

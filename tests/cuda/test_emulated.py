@@ -13,18 +13,12 @@ import pytest
 import torch
 
 from tests.cuda import dense_run
-from tests.cuda.dense_cases import compile_cases
 from tests.cuda.dense_node import ranks_of
 from tests.cuda.emulation.ranks import emulated_ranks
 
 HOST = torch.device("cpu")
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiled = tmp_path_factory.mktemp("dense")
-    compile_cases(compiled)
-    return compiled
+Compiled = Callable[..., Path]
 
 
 @pytest.mark.parametrize(
@@ -62,10 +56,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_calls(
-    case: str, num_ranks: int, arch: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, num_ranks: int, arch: int, dense: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several in a row, and then one that a rank refuses."""
     monkeypatch.setenv("FUSCOC_CUDA_ARCH", f"sm_{arch}")
+    folder = dense(case)
 
     def calls() -> list[str]:
         run = dense_run.Run(folder, case, HOST, range(2))
@@ -76,8 +71,9 @@ def test_calls(
         assert world.run(calls) == []
 
 
-def test_extents_change(folder: Path) -> None:
+def test_extents_change(dense: Compiled) -> None:
     """While boxes of other extents are kept for the next call of the other handle."""
+    folder = dense("spread")
 
     def calls() -> list[str]:
         run = dense_run.Run(folder, "spread", HOST, range(1))
@@ -89,8 +85,9 @@ def test_extents_change(folder: Path) -> None:
         assert world.run(calls) == []
 
 
-def test_inputs_change(folder: Path) -> None:
+def test_inputs_change(dense: Compiled) -> None:
     """That say where all rows go: of the next call of the same handle, and the one after."""
+    folder = dense("shifted")
 
     def calls() -> list[str]:
         run = dense_run.Run(folder, "shifted", HOST, range(2))
@@ -102,16 +99,26 @@ def test_inputs_change(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "check", [dense_run.mistakes, dense_run.piece_mistakes, dense_run.ragged_mistakes]
+    ("check", "case"),
+    [
+        (dense_run.mistakes, "kv_pages"),
+        (dense_run.piece_mistakes, "kv_long_pages"),
+        (dense_run.ragged_mistakes, "vit_patches"),
+    ],
 )
-def test_mistakes(check: Callable[[Path, torch.device], list[str]], folder: Path) -> None:
+def test_mistakes(
+    check: Callable[[Path, torch.device], list[str]], case: str, dense: Compiled
+) -> None:
+    folder = dense(case)
     with emulated_ranks(2) as world:
         assert world.run(lambda: check(folder, HOST)) == []
 
 
-def test_any_calls_in_any_order(folder: Path) -> None:
+def test_any_calls_in_any_order(dense: Compiled) -> None:
+    cases = ("kv_pages", "boxes", "fft_transpose")
+    folder = dense(*cases)
+
     def calls() -> list[str]:
-        cases = ("kv_pages", "boxes", "fft_transpose")
         runs = [dense_run.Run(folder, name, HOST, range(2)) for name in cases]
         return dense_run.stress(runs, 10, 60)
 

@@ -5,15 +5,27 @@ Nothing of it is garbage, so that no rank's collections go through it, and its p
 
 import atexit
 import gc
+from pathlib import Path
 
 import torch.distributed  # noqa: F401
 import triton.experimental.gluon
-import triton.language
-import triton.runtime.interpreter  # noqa: F401
+import triton.language  # noqa: F401
+from triton.runtime.interpreter import InterpretedFunction
 
+import fuscoc.artifact
+import fuscoc.driver
+import fuscoc.pipeline  # noqa: F401
 import fuscoc_runtime.deep_ep
 import fuscoc_runtime.demo.rank
 import fuscoc_runtime.face.shuffle  # noqa: F401
+from fuscoc_runtime.kernels import device
+from fuscoc_runtime.kernels.loader import device_module, launching
+
+with launching(interpreted=True):
+    for path in Path(device.__file__).parent.glob("[!_]*.py"):
+        for each in list(vars(device_module(path.stem, interpreted=True)).values()):
+            if isinstance(each, InterpretedFunction):
+                each.rewrite()  # as the interpreter wants it
 
 gc.collect()
 gc.freeze()

@@ -19,6 +19,8 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from fuscoc_runtime.errors import FuscoRuntimeError
 
 PATIENCE_SECONDS = 120
+IMPORTED = ["tests.engine.imported"]
+"""By the server that ranks are forked from, when the first of them start."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Pool:
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._store = store
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.engine.imported"])
+        context.set_forkserver_preload(IMPORTED)
         self._pipes: list[Connection] = []
         self.processes = []
         for rank in range(num_ranks):

@@ -24,6 +24,7 @@ from fuscoc_runtime.kernels.commands import (
     Transfer,
     Transfers,
     Turn,
+    as_numbers,
 )
 from fuscoc_runtime.kernels.loader import KernelError
 from fuscoc_runtime.kernels.machine_code import NUM_SCRATCH
@@ -216,7 +217,7 @@ def test_c_calls_what_the_list_says(
     num_exchanges = sum(type(kind) is list for kind in kinds)
     for turn, each in enumerate(sane):
         driver.notes.clear()
-        native.submit([each[name] for name in names], STREAM)
+        native.submit(as_numbers([each[name] for name in names]), STREAM)
         assert driver.notes == expected(kinds, each, 40 + turn * num_exchanges)
         started.clear()
         on_cpu = CommandList(torch.device("cpu"), commands)
@@ -241,7 +242,7 @@ def test_what_fails_ends_the_list(monkeypatch: pytest.MonkeyPatch, good: int) ->
     native = NativeList(commands, ("c", "a"), driver.calls)
     kind = {0: "cuLaunchKernel", 1: "cuStreamWrite", 7: "cuStreamWrite", 8: "cuLaunchKernel"}
     with pytest.raises(RuntimeError, match=kind.get(good, "NCCL says 5")) as raised:
-        native.submit([2, 5], STREAM)
+        native.submit(as_numbers([2, 5]), STREAM)
     assert isinstance(raised.value, nccl.NcclError) == (good not in kind)
     failed = whole[good][0]
     behind = [("end",)] if failed in ("send", "receive") else []
@@ -258,22 +259,22 @@ BEGUN = [
 ]
 
 
-@pytest.mark.parametrize("good", range(6))
+@pytest.mark.parametrize("good", range(7))
 def test_what_a_list_awaits_and_ends(good: int) -> None:
     """What is there of a list that fails has an end, too."""
     commands, taken = made([(["a"], "a", False)], ctypes.c_int64(), [])
     driver = Recorded(taken, good)
     native = NativeList(commands, ("a",), driver.calls)
-    whole = [*BEGUN, *expected([(["a"], "a", False)], {"a": 2}, 0), ("record", 6, STREAM)]
-    turn = Turn(before_on=4, before=3, awaited=5, ended=6)
+    ends = [("record", 6, STREAM), ("record", 7, STREAM)]
+    whole = [*BEGUN, *expected([(["a"], "a", False)], {"a": 2}, 0), *ends]
+    turn = Turn(before_on=4, before=3, awaited=5, ended=6, told=7)
     if good == len(whole):
-        native.submit([2], STREAM, turn)
+        native.submit(as_numbers([2]), STREAM, turn)
         assert driver.notes == whole
         return
     with pytest.raises(RuntimeError, match="cuLaunchKernel" if good == 3 else "an event"):
-        native.submit([2], STREAM, turn)
-    ended = [] if good == 4 else whole[-1:]
-    assert driver.notes == whole[: good + 1] + ended
+        native.submit(as_numbers([2]), STREAM, turn)
+    assert driver.notes == whole[: good + 1] + ends[max(0, good - 3) :]
 
 
 def test_nobody_posts_to_a_closed_communicator() -> None:
@@ -283,7 +284,7 @@ def test_nobody_posts_to_a_closed_communicator() -> None:
     communicator, closing = commands[0].transfers.communicator.contents, list[bool]()
     driver = Recorded({}, meanwhile=lambda: closing.append(communicator.close()))
     native = NativeList(commands, (), driver.calls)
-    native.submit([], STREAM)
+    native.submit(as_numbers([]), STREAM)
     assert closing == [False]
     assert not communicator.is_closed
     assert communicator.close()
@@ -291,7 +292,7 @@ def test_nobody_posts_to_a_closed_communicator() -> None:
     assert communicator.close()
     driver.notes.clear()
     with pytest.raises(nccl.NcclError, match="aborted when a rank was lost"):
-        native.submit([], STREAM)
+        native.submit(as_numbers([]), STREAM)
     assert driver.notes == [("word", STREAM, WORDS, 2, 0), ("word", STREAM, WORDS + 4, 2, 0)]
     assert number.value == 2
 

@@ -26,6 +26,7 @@ from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 
 PATIENCE_SECONDS = 120
+IS_RANK_1 = "__import__('torch').distributed.get_rank() == 1"
 
 T = TypeVar("T")
 
@@ -87,14 +88,14 @@ def test_options_are_checked_before_anything_starts(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_no_worker_outlives_the_run(tmp_path: Path, number: signal.Signals) -> None:
     """Rank 1 never gets beyond loading its kernels when the run is killed."""
-    line = "import sys, time\nif sys.argv[2] == '1': time.sleep(600)"
+    line = f"import time\nif {IS_RANK_1}: time.sleep(600)"
     path = with_kernel_line(tmp_path, line)
     command = [sys.executable, "-m", "fuscoc_runtime", "run", str(path), "--device", "cpu"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     before = set(tmp_path.iterdir())
     process = subprocess.Popen([*command, "--ranks", "2"], env=environment)
     try:
-        workers = wait_for(lambda: children(process.pid), lambda found: len(found) == 2)
+        workers = wait_for(lambda: descendants(process.pid), lambda found: len(found) == 3)
         # Each has by now asked to end with its parent, or will find that it has ended.
         process.send_signal(number)
         code = process.wait(timeout=PATIENCE_SECONDS)
@@ -113,12 +114,13 @@ def wait_for(look: Callable[[], T], ready: Callable[[T], bool]) -> T:
     return found
 
 
-def children(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except OSError:
         return []
-    return [int(child) for child in text.split()]
+    children = [int(child) for child in text.split()]
+    return [*children, *(each for child in children for each in descendants(child))]
 
 
 def is_running(pid: int) -> bool:
@@ -155,13 +157,13 @@ def with_kernel_line(tmp_path: Path, line: str) -> Path:
 
 
 def test_a_dead_rank_is_named_and_the_others_end(tmp_path: Path) -> None:
-    line = "import os, sys; sys.argv[2] == '1' and os.kill(os.getpid(), 9)"
+    line = f"import os\nif {IS_RANK_1}: os.kill(os.getpid(), 9)"
     with pytest.raises(RankDiedError, match=r"(?s)rank 1 ended with SIGKILL"):
         run(with_kernel_line(tmp_path, line), ranks=3, device="cpu", timeout=PATIENCE_SECONDS)
 
 
 def test_a_failing_rank_is_shown(tmp_path: Path) -> None:
-    line = "import sys\nif sys.argv[2] == '1': raise KeyError('broken kernel')"
+    line = f"if {IS_RANK_1}: raise KeyError('broken kernel')"
     with pytest.raises(RankDiedError, match=r"(?s)rank 1 failed:.*broken kernel"):
         run(with_kernel_line(tmp_path, line), ranks=2, device="cpu", timeout=PATIENCE_SECONDS)
 

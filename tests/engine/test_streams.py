@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from weakref import ref
 import pytest
 import torch
 
-from fuscoc_runtime.engine import streams
+from fuscoc_runtime.engine import ends, streams
 from fuscoc_runtime.engine.lanes import Lanes
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.repeats import Repeats
@@ -20,6 +21,8 @@ from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.face import executor as executor_module
 from fuscoc_runtime.face.executor import Executor
 from fuscoc_runtime.kernels import driver
+
+GPU = torch.device("cuda", 0)
 
 
 class Stream:
@@ -64,7 +67,8 @@ class Device:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.main, self.side = Stream(), Stream()
         self.current = self.main
-        self.records = 0
+        self.records, self.number = 0, 0
+        self.waits: list[tuple[int, int]] = []  # of streams for events
         monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
         monkeypatch.setattr(torch.cuda, "Event", End)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: self.current)
@@ -83,6 +87,9 @@ class Device:
 
     def change(self, function: str, *arguments: Any) -> None:
         """As the driver: an edge is removed only where there is one, and added only once."""
+        if function == "cuStreamWaitEvent":
+            self.waits.append(arguments[:2])
+            return
         if function == "cuGraphAddEventRecordNode":
             self.records += 1
             self.ends = set(arguments[2][: arguments[3].value])
@@ -157,31 +164,115 @@ def test_lists_among_calls(device: Device) -> None:
     assert awaited(device.main) == device.end.cuda_event  # the graph may have been replayed
 
 
-def test_repeats_beside_other_work(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+class Used:
+    """A tensor, as far as the allocator is told of it."""
+
+    def __init__(self) -> None:
+        self.told: list[Stream] = []
+
+    def record_stream(self, stream: Stream) -> None:
+        self.told.append(stream)
+
+
+@pytest.fixture
+def repeats(device: Device, monkeypatch: pytest.MonkeyPatch) -> Repeats:
+    """Those of an engine on that GPU, whose events are numbered from 100 on."""
+    numbers = itertools.count(100)
+
+    def event() -> Any:
+        return SimpleNamespace(cuda_event=next(numbers), record=lambda _: None)
+
+    monkeypatch.setattr(torch.cuda, "Event", event)
+    monkeypatch.setattr(ends, "communication_stream", lambda _: device.side)
+    for name, said in (
+        ("getCurrentRawStream", lambda _: device.current.cuda_stream),
+        ("getDevice", lambda: device.number),
+        ("isCurrentStreamCapturing", lambda: device.current.capture is not None),
+    ):
+        monkeypatch.setattr(torch._C, f"_cuda_{name}", said, raising=False)
+    repeats = Repeats.__new__(Repeats)
+    repeats._order, repeats._device, repeats._ends = device.order, 0, ends.Ends(GPU)
+    repeats.stream, repeats._before = device.side, repeats._ends.take()
+    return repeats
+
+
+def test_repeats_beside_other_work(device: Device, repeats: Repeats) -> None:
     """A list on the stream of asynchronous calls waits for the current one as far as it is now; on
     the current one there is nothing to wait for."""
-    repeats = Repeats.__new__(Repeats)
-    repeats.stream, repeats._order, repeats._device = device.side, device.order, 0
-    repeats._before = SimpleNamespace(cuda_event=88)
     current = device.main.cuda_stream
-    for name, said in (("getCurrentRawStream", lambda _: current), ("getDevice", lambda: 0)):
-        monkeypatch.setattr(torch._C, f"_cuda_{name}", said, raising=False)
-    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
     assert repeats._is_eager()
     device.call(device.main)
-    stream, turn = repeats._begin(is_beside=True)
+    stream, turn, end = repeats._start(True, ())
     assert stream == device.side.cuda_stream
     assert turn is not None
-    assert (turn.before_on, turn.before) == (current, 88)
+    assert (turn.before_on, turn.before, turn.told) == (current, 100, 101)
     assert turn.awaited == turn.ended == device.end.cuda_event
-    stream, turn = repeats._begin(is_beside=False)
+    end.wait()
+    assert device.waits == [(current, 101)]
+    stream, turn, end = repeats._start(False, ())
     assert stream == current
     assert turn is not None
-    assert (turn.before_on, turn.before) == (None, None)
+    assert (turn.before, turn.told) == (None, None)
     assert turn.awaited == device.end.cuda_event
-    assert repeats._begin(is_beside=False)[1].awaited is None  # type: ignore[union-attr]
-    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: True)
+    end.wait()
+    assert device.waits == [(current, 101)]
+    assert repeats._start(False, ())[1].awaited is None  # type: ignore[union-attr]
+    device.capture(1)
     assert not repeats._is_eager()
+
+
+def test_events_are_used_again(repeats: Repeats) -> None:
+    """Not while somebody may still ask for them."""
+    told = []
+    for kept in (True, False, True, True):
+        _, turn, end = repeats._start(True, ())
+        assert turn is not None
+        told.append((turn.told, end if kept else None))
+        del end
+    assert [number for number, _ in told] == [101, 102, 102, 103]
+
+
+@pytest.mark.parametrize(
+    ("waits_on", "number", "tells"),
+    [("main", 0, False), ("side", 0, True), ("main", 1, True), (None, 0, True)],
+    ids=["caller", "another stream", "another device", "nobody"],
+)
+def test_memory_outlasts_a_call(
+    device: Device, repeats: Repeats, waits_on: str | None, number: int, tells: bool
+) -> None:
+    """The allocator is told of the stream of calls unless the caller's waits for the end. Until
+    then memory is kept."""
+    used = Used()
+    told, held = used.told, ref(used)
+    _, _, end = repeats._start(True, (used,))  # type: ignore[arg-type]
+    del used
+    assert held() is not None
+    if waits_on is not None:
+        device.number = number
+        with device.on(getattr(device, waits_on)):
+            end.wait()
+    assert (held() is None) == (not tells)
+    assert told == []
+    del end
+    assert held() is None
+    assert told == [device.side] * tells
+
+
+def test_memory_outlasts_a_wait_that_fails(
+    device: Device, repeats: Repeats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of a graph for what is not in it."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("cuStreamWaitEvent failed with CUDA error 905")
+
+    used = Used()
+    _, _, end = repeats._start(True, (used,))  # type: ignore[arg-type]
+    monkeypatch.setattr(driver, "call", refuse)
+    with pytest.raises(RuntimeError, match="905"):
+        end.wait()
+    del end
+    assert used.told == [device.side]
 
 
 def test_a_call_that_fails_is_over(device: Device) -> None:

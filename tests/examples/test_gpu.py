@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.gpu_run import compile_all
+from tests.examples.gpu_run import EXAMPLES, SMALL, compile_all
 from tests.gpus import torchrun
+
+
+def test_no_example_is_left_out() -> None:
+    assert SMALL.keys() == {each.stem for each in EXAMPLES.glob("*.fsc")}
 
 
 @pytest.mark.gpu

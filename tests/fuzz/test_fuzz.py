@@ -3,7 +3,7 @@
 What ``check`` accepts compiles, for any backend that the spec demands: an ``InternalError`` of a
 pass or of a code generator fails a case like every other exception.
 
-500 cases by default; ``make fuzz`` runs 10,000.
+150 cases by default; ``make fuzz`` runs 10,000.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from fuscoc.dialect import (
     pieces,
     relation,
 )
+from fuscoc.dialect.attrs import attributes_remembered
 from fuscoc.dialect.base import Op
 from tests.gate.effects import BOUNDARIES, Objection, Outcome, Subject
 from tests.gate.examples import EXAMPLES, Example
@@ -86,7 +87,7 @@ def without_effect(level: str, name: str, known: Collection[Names] = ()) -> set[
     pairs: set[Names] = set()
     counted: set[Names] = set()
     for subject in subjects():
-        with subject.context:
+        with subject.context, attributes_remembered():
             for at, (_, here) in enumerate(BOUNDARIES):
                 if here == level:
                     _survey(subject, at, name, pairs, counted, dict.fromkeys(known, 1))

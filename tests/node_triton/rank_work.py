@@ -110,7 +110,9 @@ def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int, infers: bool
     data, spec = ranks[shuffle.rank], shuffle.spec
     expected = expect(spec, list(ranks))
     extents = {} if infers else data.extents
-    rows, handle = shuffle.dispatch(**data.source, **data.inputs, **extents)
+    given = {**data.source, **data.inputs}
+    given = {name: each.to(shuffle.device) for name, each in given.items()}
+    rows, handle = shuffle.dispatch(**given, **extents)
     fields = by_field(rows, spec.declared.fields[0].name)
     own = expected.rows[shuffle.rank]
     num_slots = len(own.written)
@@ -122,10 +124,10 @@ def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int, infers: bool
     held = {name: each[:num_slots] for name, each in by_slot(used, handle).items()}
     outputs = filled_up(work_on(spec, held, own.written, slot_keys(own)), handle.num_slots)
     for _ in range(combines):
-        given: Any = outputs
+        brought: Any = outputs
         if infers and len(outputs) == 1:
-            [given] = outputs.values()
-        result = by_field(shuffle.combine(given, handle), next(iter(outputs)))
+            [brought] = outputs.values()
+        result = by_field(shuffle.combine(brought, handle), next(iter(outputs)))
         check_result(expected.results[shuffle.rank], result)
 
 

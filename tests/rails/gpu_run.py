@@ -22,10 +22,11 @@ from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.topology import Topology
-from tests.node_triton.gpu_run import MOST, Runs, told
+from tests.node_triton.gpu_run import DELAY_CYCLES, MOST, Runs, told
 from tests.rails.models import MODELS
 
 TIMEOUT = 60.0
+BESIDE = 60
 
 
 def join(topology: Topology, is_one_host: bool) -> torch.device:
@@ -41,11 +42,17 @@ def join(topology: Topology, is_one_host: bool) -> torch.device:
     return device
 
 
+PROGRAMS = 4
+"""Of an SM, at most."""
+
+
 def share(device: torch.device) -> int:
-    """SMs of a rank, where several share a GPU: each must leave room for the others."""
+    """SMs of a rank, where several share a GPU: each must leave room for the others. Programs lie
+    on SMs of their own while there are some, and NCCL's kernel needs the registers of a whole one:
+    so there must be fewer programs than SMs."""
     ranks = -(-dist.get_world_size() // torch.cuda.device_count())
     sms = torch.cuda.get_device_properties(device).multi_processor_count
-    return int(sms) if ranks == 1 else int(sms) // (ranks + 1)
+    return int(sms) if ranks == 1 else int(sms) // (ranks + 1) // PROGRAMS
 
 
 def gradients(runs: Runs) -> None:
@@ -67,6 +74,40 @@ def gradients(runs: Runs) -> None:
         error = float((one - other).norm() / other.norm())
         if not error < 1e-2:
             runs.wrong.append(f"{runs.model}: gradients of {name} are off by {error:.1e}")
+
+
+def beside(runs: Runs) -> None:
+    """Asynchronous calls whose arguments are freed at once, their memory to be overwritten, and for
+    whose end the caller's stream waits, another one, or nobody."""
+    x, idx, weights = runs.batch("uniform", MOST)
+    want = x.float() * (weights * (idx >= 0)).sum(1, keepdim=True)
+    off = torch.zeros((), dtype=torch.int64, device=runs.device)
+    other = torch.cuda.Stream()
+    for number in range(BESIDE):
+        for step in ("dispatch", "combine"):
+            torch.cuda._sleep(DELAY_CYCLES)
+            if step == "dispatch":
+                given = [x.clone(), idx.clone(), weights.clone()]
+                named = dict(zip(("topk_idx", "topk_weights"), given[1:], strict=True))
+                rows, handle, end = runs.shuffle.dispatch(given[0], async_op=True, **named)
+                del named
+            else:
+                given = [rows.clone()]
+                result, end = runs.shuffle.combine(given[0], handle, async_op=True)
+            if number % 3 == 0:
+                end.wait()
+            elif number % 3 == 1:
+                with torch.cuda.stream(other):
+                    end.wait()
+            shapes = [(each.shape, each.dtype) for each in given]
+            del given, end
+            for shape, dtype in shapes:
+                torch.full(shape, 7, dtype=dtype, device=runs.device)
+            torch.cuda.synchronize()
+        off += (~((result.float() - want).abs() <= 0.05 * want.abs() + 0.05)).sum()
+    runs.shuffle.check()
+    if int(off):
+        runs.wrong.append(f"beside: {int(off)} elements differ")
 
 
 def refused_capture(runs: Runs) -> None:
@@ -112,12 +153,15 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--topology", type=Topology.parse, default=Topology(2, 1))
     parser.add_argument("--one-host", action="store_true")
-    parser.add_argument("artifacts", nargs="+")
+    parser.add_argument("--only", type=int, help="the number of one model, from 0 on")
+    parser.add_argument("artifacts", nargs="+", help="of all models")
     given = parser.parse_args()
     device = join(given.topology, given.one_host)
     options = {"topology": given.topology, "device": device, "timeout": TIMEOUT}
     wrong: list[str] = []
-    for artifact, model in zip(given.artifacts, MODELS, strict=True):
+    for number, (artifact, model) in enumerate(zip(given.artifacts, MODELS, strict=True)):
+        if given.only not in (None, number):
+            continue
         runs = Runs(artifact, model, wrong, num_sms=share(device), **options)
         assert isinstance(runs.shuffle.engine.node, RailNode)
         if model == MODELS[0]:
@@ -130,6 +174,7 @@ def main() -> int:
                 runs.verify(kind, tokens)
         if model == MODELS[0]:
             runs.stress()
+            beside(runs)
         if model == MODELS[-1]:
             gradients(runs)
             if dist.get_world_size() == 2:

@@ -18,7 +18,7 @@ from fuscoc_runtime.comm.liveness import Liveness, this_process
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.requests import Rows, StartRound
 from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, HopTimeoutError, NetworkError
-from fuscoc_runtime.kernels.commands import CommandList, Exchange
+from fuscoc_runtime.kernels.commands import CommandList, Exchange, as_numbers
 from fuscoc_runtime.kernels.nccl import NcclError
 from fuscoc_runtime.topology import Topology
 
@@ -102,16 +102,16 @@ def test_what_nccl_says_is_told() -> None:
     rail._is_watched = True
     rail._told.write(0, 7)
     with pytest.raises(NetworkError, match=r"network hop.*unhandled system error"):
-        rail.submit(CommandList(CPU, [Exchange(None, failing, None)]), ())
+        rail.submit(CommandList(CPU, [Exchange(None, failing, None)]), as_numbers(()))
     assert rail.under_way() == 0
 
 
 def test_nothing_is_posted_to_a_group_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     rail, nothing = OneRail(Group()), CommandList(CPU, [])
-    rail.submit(nothing, ())
+    rail.submit(nothing, as_numbers(()))
     monkeypatch.setattr(OneRail, "_group", Rails._group)
     with pytest.raises(ClosedError):
-        rail.submit(nothing, ())
+        rail.submit(nothing, as_numbers(()))
 
 
 def aborting(group: Group) -> threading.Thread:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -26,7 +25,15 @@ from fuscoc_runtime.comm.requests import Rows, StartRound
 from fuscoc_runtime.comm.rounds import post
 from fuscoc_runtime.comm.subgroups import network_groups
 from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError
-from fuscoc_runtime.kernels.commands import CommandList, Exchange, Transfer, Transfers, Turn
+from fuscoc_runtime.kernels.commands import (
+    CommandList,
+    Exchange,
+    Numbers,
+    Transfer,
+    Transfers,
+    Turn,
+    as_numbers,
+)
 from fuscoc_runtime.kernels.nccl import NcclError
 from fuscoc_runtime.kernels.stream_words import StreamWords
 
@@ -75,12 +82,12 @@ class Rails:
 
     def exchange(self, what: StartRound) -> None:
         """Post it; the current stream goes on when it has ended. As `submit`."""
-        self.submit(CommandList(self._members.device, [self.command(what)]), ())
+        self.submit(CommandList(self._members.device, [self.command(what)]), as_numbers(()))
 
     def submit(
         self,
         commands: CommandList,
-        numbers: Sequence[int],
+        numbers: Numbers,
         stream: int | None = None,
         turn: Turn | None = None,
     ) -> None:

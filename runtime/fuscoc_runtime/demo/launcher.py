@@ -47,15 +47,9 @@ def start_ranks(job: Job, progress: Progress | None = None) -> list[RankReport]:
         stack.enter_context(_terminable())
         # Files without a name: nothing has to be removed.
         outputs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(job.num_ranks)]
-        workers: list[subprocess.Popen[bytes]] = []
-        try:
-            for rank, output in enumerate(outputs):
-                workers.append(_start(job, rank, store.port, output))
-            codes = _wait(workers, _Phases(job, store, progress))
-        finally:
-            for worker in workers:
-                worker.kill()
-                worker.wait()
+        workers = stack.enter_context(_Workers(job, store.port, outputs))
+        codes = workers.wait(_Phases(job, store, progress))
+        workers.end()
         said = [_said(store, job.report_key(rank)) for rank in range(job.num_ranks)]
         _raise_failures(said, codes, outputs)
     return [RankReport.from_json(each["report"]) for each in said]
@@ -95,39 +89,65 @@ class _Phases:
             self._progress(self._to_come.pop(0))
 
 
-def _start(job: Job, rank: int, store_port: int, output: IO[bytes]) -> subprocess.Popen[bytes]:
-    node = rank // (job.num_ranks // job.num_nodes)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        # Interpreted kernels gain nothing from threads, and the ranks share the cores.
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-        "NCCL_HOSTID": f"fuscoc-node-{node}",
-    }
-    arguments = [json.dumps(asdict(job)), str(rank), str(store_port), str(os.getpid())]
-    return subprocess.Popen(
-        [sys.executable, "-m", "fuscoc_runtime.demo.worker", *arguments],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-    )
+class _Workers:
+    """The processes of a job's ranks, and the one that they are forked from; see `worker.main`."""
 
+    def __init__(self, job: Job, store_port: int, outputs: Sequence[IO[bytes]]) -> None:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            # Interpreted kernels gain nothing from threads, and the ranks share the cores.
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        }
+        self.codes: list[int | None] = [None] * job.num_ranks
+        told, tell = os.pipe()
+        passed = [tell, *(output.fileno() for output in outputs)]
+        arguments = [json.dumps(asdict(job)), *map(str, (store_port, os.getpid(), *passed))]
+        try:
+            self._parent = subprocess.Popen(
+                [sys.executable, "-m", "fuscoc_runtime.demo.worker", *arguments],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=outputs[0],
+                stderr=subprocess.STDOUT,
+                pass_fds=passed,
+            )
+        finally:
+            os.close(tell)
+            self._told = os.fdopen(told, "rb", buffering=0)
+            os.set_blocking(told, False)
 
-def _wait(workers: Sequence[subprocess.Popen[bytes]], phases: _Phases) -> list[int | None]:
-    """Until all have ended, or one has failed and the others have had time to notice.
+    def wait(self, phases: _Phases) -> list[int | None]:
+        """Until all have ended, or one has failed and the others have had time to notice.
 
-    Returns their exit codes; ``None`` for one that still runs.
-    """
-    deadline = float("inf")
-    while True:
-        codes = [worker.poll() for worker in workers]
-        phases.tell_new()
-        if None not in codes or time.monotonic() > deadline:
-            return codes
-        if any(codes):
-            deadline = min(deadline, time.monotonic() + LAST_WORDS_SECONDS)
-        time.sleep(POLL_SECONDS)
+        Returns their exit codes; ``None`` for one that still runs.
+        """
+        deadline = float("inf")
+        while True:
+            ended = self._parent.poll()
+            for line in (self._told.read() or b"").splitlines():
+                rank, code = map(int, line.split())
+                self.codes[rank] = code
+            if ended is not None:  # and with it all that had not ended before
+                self.codes = [ended if code is None else code for code in self.codes]
+            phases.tell_new()
+            if None not in self.codes or time.monotonic() > deadline:
+                return self.codes
+            if any(self.codes):
+                deadline = min(deadline, time.monotonic() + LAST_WORDS_SECONDS)
+            time.sleep(POLL_SECONDS)
+
+    def end(self) -> None:
+        """End all of them."""
+        self._parent.terminate()
+        self._parent.wait()
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.end()
+        self._told.close()
 
 
 def _said(store: TCPStore, key: str) -> dict[str, Any]:

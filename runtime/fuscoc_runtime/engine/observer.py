@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,14 +34,14 @@ class Observer:
     def __init__(self, name: str) -> None:
         self.name = name
         self.tally = Tally()
-        self._lent: list[Tensor] = []
+        self._lent: Sequence[Tensor] = ()
 
     def begins_dispatch(self) -> float:
         """A window is about to change: autograd must not use rows saved from it any more."""
         for rows in self._lent:
             if not rows.is_inference():
                 torch.autograd.graph.increment_version(rows)
-        self._lent = []
+        self._lent = ()
         return time.perf_counter()
 
     def dispatched(self, handle: Any, started: float) -> None:
@@ -49,13 +49,10 @@ class Observer:
         tally = self.tally
         tally.handle, tally.dispatch_ms = handle, (time.perf_counter() - started) * 1e3
         tally.num_dispatches += 1
-        _log.debug(
-            "%s: dispatch %d: %d slots, %.3f ms",
-            self.name,
-            tally.num_dispatches,
-            handle.num_slots,
-            tally.dispatch_ms,
-        )
+        if _log.isEnabledFor(logging.DEBUG):  # otherwise nobody needs to know how many slots
+            slots, ms = handle.num_slots, tally.dispatch_ms
+            number = tally.num_dispatches
+            _log.debug("%s: dispatch %d: %d slots, %.3f ms", self.name, number, slots, ms)
 
     def combined(self, started: float) -> None:
         """The end of a combine, on the host."""
@@ -64,9 +61,9 @@ class Observer:
         tally.num_combines += 1
         _log.debug("%s: combine %d: %.3f ms", self.name, tally.num_combines, tally.combine_ms)
 
-    def lend(self, rows: Iterable[Tensor]) -> None:
+    def lend(self, rows: Sequence[Tensor]) -> None:
         """Rows that a user is given are views of a window."""
-        self._lent = list(rows)
+        self._lent = rows
 
     def opened(self, num_bytes: int) -> None:
         _log.info("%s: opened, %.1f MiB of windows and tables", self.name, num_bytes / 2**20)

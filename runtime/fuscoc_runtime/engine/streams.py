@@ -83,9 +83,9 @@ class CallOrder:
     def around(self, stream: int) -> Turn:
         """What makes one list that is enqueued on that stream a call, at less cost to the host than
         `turn`. The caller has the ``lock`` meanwhile, and the stream captures nothing."""
-        around = self._around
-        around.awaited = self._ended.cuda_event if self._follows(stream) else None
-        around.ended = self._ended.cuda_event
+        around, ended = self._around, self._ended.cuda_event
+        around.awaited = ended if self._follows(stream) else None
+        around.ended = ended
         return around
 
     def _follows(self, stream: int) -> bool:

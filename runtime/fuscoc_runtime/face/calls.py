@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.engine.ends import Event
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.into import Into
 from fuscoc_runtime.engine.node.engine import current_device
@@ -22,7 +23,7 @@ from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.errors import FuscoRuntimeError, InputError
 from fuscoc_runtime.face.complexes import as_complex, as_reals, rows_as_reals
-from fuscoc_runtime.face.executor import Event, Executor
+from fuscoc_runtime.face.executor import Executor
 from fuscoc_runtime.face.into import put
 from fuscoc_runtime.face.traced import (
     TracedHandle,
@@ -53,7 +54,7 @@ def dispatch(
     after: torch.cuda.Event | None,
 ) -> Any:
     """``Shuffle.dispatch``: rows and handle, and an event with ``async_op``."""
-    if not torch.compiler.is_compiling() and handle is None and _may_repeat(executor, after):
+    if handle is None and after is None and _may_repeat(executor):
         done = executor.repeat_dispatch(fields, named, async_op)
         if done is not None:
             return done if async_op else done[:2]
@@ -175,7 +176,7 @@ def combine(
     after: torch.cuda.Event | None,
 ) -> Any:
     """``Shuffle.combine``: the result, and an event with ``async_op``."""
-    if not torch.compiler.is_compiling() and not inputs and _may_repeat(executor, after):
+    if not inputs and after is None and _may_repeat(executor):
         done = executor.repeat_combine(rows, handle, async_op)
         if done is not None:
             return done if async_op else done[0]
@@ -209,11 +210,11 @@ def _combine(
     return executor.combine(rows, as_handle(executor.spec, handle), inputs)
 
 
-def _may_repeat(executor: Executor, after: object) -> bool:
+def _may_repeat(executor: Executor) -> bool:
     """Whether the call may be like an earlier one, which autograd has nothing to do with."""
-    if executor.repeats is None or after is not None or saves_unchecked():
+    if torch.compiler.is_compiling() or executor.repeats is None:
         return False
-    return not any(field.is_complex for field in executor.spec.declared.source.fields)
+    return not saves_unchecked()
 
 
 def _check_after(executor: Executor, after: object, async_op: bool) -> None:

@@ -120,7 +120,7 @@ def _between_nodes(
         return f"it has {target.num_keys} keys, and a slab counts {(1 << SLOT_BITS) - 1}"
     if topology.ranks_per_node > MAX_RANKS:
         return f"the nodes have {topology.ranks_per_node} ranks, more than {MAX_RANKS}"
-    _, slab_bytes = lay_out_slab(shuffle, node, max_sources)
+    _, slab_bytes = lay_out_slab(shuffle, node, topology, max_sources)
     sent = slab_bytes * (topology.num_nodes - 1)
     if sent > MAX_SLAB_BYTES:
         return (

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fuscoc_runtime.comm.requests import Request
+from fuscoc_runtime.engine.ends import Event
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.into import Into
 from fuscoc_runtime.engine.linear import GeneralMaps, LinearMaps
@@ -34,32 +35,11 @@ from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
 from fuscoc_runtime.face import ops
 from fuscoc_runtime.face.open import Engine
 from fuscoc_runtime.face.stats import Memory, ShuffleStats, shuffle_stats
-from fuscoc_runtime.kernels import driver
+from fuscoc_runtime.face.traced import has_complex_fields
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import key_to_rank
 
 T = TypeVar("T")
-
-
-class Event:
-    """The end of a call that was made with ``async_op=True``.
-
-    Keeps what the call was given: its handle, whose memory the caller may not need any more.
-    """
-
-    def __init__(self, end: Any = None, given: Any = None) -> None:
-        self._end = end  # a CUDA event, or nothing where the call itself has waited
-        self._given = given
-
-    def wait(self) -> None:
-        """Let the current stream wait; what the call returned may be used from then on."""
-        if self._end is not None:
-            current = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
-            driver.call("cuStreamWaitEvent", current, self._end.cuda_event, 0)
-
-    def query(self) -> bool:
-        """Whether the call has ended, without waiting."""
-        return self._end is None or bool(self._end.query())
 
 
 class Executor:
@@ -103,7 +83,7 @@ class Executor:
             )
             self.back_key = ops.register(self._answers, digest)
         self.repeats: Repeats | None = None
-        if isinstance(engine, NodeEngine) and into is None:
+        if isinstance(engine, NodeEngine) and into is None and not has_complex_fields(spec):
             self.repeats = Repeats.of(engine)
         _open.add(self)
         self.observer.opened(self.memory().num_bytes)
@@ -137,7 +117,7 @@ class Executor:
         self.observer.dispatched(done.handle, started)
         # Autograd shall not follow what is done to rows in place to the window and later calls.
         rows = {name: each.detach() for name, each in done.rows.items()}
-        self.observer.lend(rows.values())
+        self.observer.lend([*rows.values()])
         if self.repeats is not None and earlier is None:
             assert isinstance(done.handle, NodeHandle)
             self.repeats.remember_dispatch(fields, named, done.handle)
@@ -152,13 +132,12 @@ class Executor:
         found = self.repeats.dispatch(fields, named, is_beside)
         if found is None:
             return None
-        done, end = found
-        self._stream = self._stream or self.repeats.stream
-        self.observer.dispatched(done.handle, started)
-        [window] = done.rows.values()
-        rows = window.detach()
-        self.observer.lend([rows])
-        return rows, done.handle, Event(end, (fields, named))
+        handle, end = found
+        self._stream = self.repeats.stream if is_beside else self._stream
+        self.observer.dispatched(handle, started)
+        rows = self.repeats.window.detach()
+        self.observer.lend((rows,))
+        return rows, handle, end
 
     def combine(self, rows: Any, handle: Any, named: Mapping[str, Any]) -> dict[str, Tensor]:
         started = time.perf_counter()
@@ -177,10 +156,9 @@ class Executor:
         found = self.repeats.combine(rows, handle, is_beside)
         if found is None:
             return None
-        result, end = found
-        self._stream = self._stream or self.repeats.stream
+        self._stream = self.repeats.stream if is_beside else self._stream
         self.observer.combined(started)
-        return result, Event(end, (rows, handle))
+        return found
 
     def check(self) -> None:
         """Wait for all calls so far, and raise what went wrong on this rank."""

@@ -176,7 +176,7 @@ class LockstepShuffle:
             Dispatched({name: rows.detach() for name, rows in each.rows.items()}, each.handle)
             for each in done
         ]
-        self._observer.lend(chain(*(each.rows.values() for each in done)))
+        self._observer.lend([rows for each in done for rows in each.rows.values()])
         return done
 
     def combine(

@@ -93,6 +93,11 @@ def saves_unchecked() -> bool:
     )
 
 
+def has_complex_fields(spec: ShuffleSpec) -> bool:
+    """Whether a user has complex numbers where kernels have pairs of reals."""
+    return any(field.is_complex for field in spec.declared.source.fields)
+
+
 def weight_name(spec: ShuffleSpec) -> str | None:
     """The input that weighs combine's rows, if there is one."""
     combine = spec.back.declared.combine

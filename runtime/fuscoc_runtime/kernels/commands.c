@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 typedef int64_t i64;
 
@@ -82,8 +83,22 @@ typedef struct {
     void *before_on; /* the list begins when this stream has come as far as it is now, */
     void *before;    /* of which this event tells, */
     void *awaited;   /* and when this event has been recorded; */
-    void *ended;     /* at its end this one is. */
+    void *ended;     /* at its end this one is, */
+    void *told;      /* and this one. */
 } turn_t;
+
+/* A list, and a call of it. */
+typedef struct {
+    const calls_t *calls;
+    const command_t *commands;
+    i64 count;
+    i64 *numbers;       /* where launches find theirs, */
+    const i64 *given;   /* which are these */
+    i64 num_numbers;
+    void *stream;
+    const turn_t *turn;
+    i64 status;         /* of what has failed */
+} submission_t;
 
 enum { WHOLE, LAUNCH, WORD, NETWORK, EVENT }; /* what has failed */
 
@@ -183,21 +198,30 @@ static int begin(const calls_t *calls, const turn_t *turn, void *stream)
     return status;
 }
 
-/* Returns which call has failed, with its `status`; commands behind it are left out. */
-int fuscoc_submit(const calls_t *calls, const command_t *commands, i64 count, void *stream,
-                  const turn_t *turn, int *status)
+static int end(const calls_t *calls, const turn_t *turn, void *stream)
 {
-    *status = begin(calls, turn, stream);
-    int failed = *status ? EVENT : WHOLE;
-    for (i64 i = 0; i < count && !failed; i++) {
-        int kind = carry_out(calls, commands + i, stream, status);
-        failed = *status ? kind : WHOLE;
+    int status = turn->ended ? calls->record(turn->ended, stream) : 0;
+    int told = turn->told ? calls->record(turn->told, stream) : 0;
+    return status ? status : told;
+}
+
+/* Returns which call has failed, with its `status`; commands behind it are left out. */
+int fuscoc_submit(submission_t *whole)
+{
+    const calls_t *calls = whole->calls;
+    memcpy(whole->numbers, whole->given, (size_t)whole->num_numbers * sizeof *whole->given);
+    int status = begin(calls, whole->turn, whole->stream);
+    int failed = status ? EVENT : WHOLE;
+    for (i64 i = 0; i < whole->count && !failed; i++) {
+        int kind = carry_out(calls, whole->commands + i, whole->stream, &status);
+        failed = status ? kind : WHOLE;
     }
     /* What is there of a list that has failed ends, too. */
-    int ended = turn->ended ? calls->record(turn->ended, stream) : 0;
+    int ended = end(calls, whole->turn, whole->stream);
     if (!failed && ended) {
-        *status = ended;
+        status = ended;
         failed = EVENT;
     }
+    whole->status = status;
     return failed;
 }

@@ -31,7 +31,7 @@ _CLOSED = 2
 def library() -> ctypes.CDLL:
     """What carries out lists. Raises BuildError."""
     loaded = NativeLibrary("commands", (Path(__file__).with_name("commands.c"),)).load()
-    loaded.fuscoc_submit.argtypes = [_ADDRESS, _ADDRESS, _COUNT, *[_ADDRESS] * 3]
+    loaded.fuscoc_submit.argtypes = [_ADDRESS]
     return loaded
 
 
@@ -122,6 +122,12 @@ class Exchange:
 
 
 Command: TypeAlias = Launch | Exchange
+Numbers: TypeAlias = "ctypes.Array[ctypes.c_int64]"
+
+
+def as_numbers(numbers: Sequence[int]) -> Numbers:
+    """Numbers of a list, in the order of its names, as C reads them."""
+    return (ctypes.c_int64 * len(numbers))(*numbers)
 
 
 def carry_out(commands: Iterable[Command], values: Mapping[str, int]) -> None:
@@ -148,20 +154,18 @@ class CommandList:
             exchanges = len(launches) < len(commands)
             self._native = NativeList(commands, self.names, native_calls(exchanges))
 
-    def numbers(self, values: Mapping[str, int]) -> list[int]:
+    def numbers(self, values: Mapping[str, int]) -> Numbers:
         """Those that it takes, of ``values``.
 
         Raises:
             KernelError: one is missing.
         """
         try:
-            return [values[name] for name in self.names]
+            return as_numbers([values[name] for name in self.names])
         except KeyError as missing:
             raise KernelError(f"no value for {missing}") from None
 
-    def submit(
-        self, numbers: Sequence[int], stream: int | None = None, turn: Turn | None = None
-    ) -> None:
+    def submit(self, numbers: Numbers, stream: int | None = None, turn: Turn | None = None) -> None:
         """Enqueue all of it, with the numbers of `names`, or let a graph that the stream captures
         have it. Addresses are of memory that lives until the stream has passed. On a GPU another
         ``stream`` than the current one may be given, and what it awaits there, if it captures
@@ -207,9 +211,27 @@ class _Command(ctypes.Structure):
 class Turn(ctypes.Structure):
     """Events around a list, by address, none of which has to be there: it begins when the stream
     ``before_on`` has come as far as it is now, of which the event ``before`` tells, and when the
-    event ``awaited`` has been recorded; ``ended`` is recorded at its end."""
+    event ``awaited`` has been recorded; ``ended`` and ``told`` are recorded at its end."""
 
-    _fields_ = tuple((name, _ADDRESS) for name in ("before_on", "before", "awaited", "ended"))
+    _fields_ = tuple(
+        (name, _ADDRESS) for name in ("before_on", "before", "awaited", "ended", "told")
+    )
+
+
+class _Submission(ctypes.Structure):
+    """All that C is given: a list, and what differs from call to call."""
+
+    _fields_ = (
+        ("calls", _ADDRESS),
+        ("commands", _ADDRESS),
+        ("count", _COUNT),
+        ("numbers", _ADDRESS),
+        ("given", _ADDRESS),
+        ("num_numbers", _COUNT),
+        ("stream", _ADDRESS),
+        ("turn", _ADDRESS),
+        ("status", _COUNT),
+    )
 
 
 _ALONE = Turn()
@@ -247,7 +269,7 @@ class NativeList:
     def __init__(
         self, commands: Sequence[Command], names: Sequence[str], calls: NativeCalls
     ) -> None:
-        self.calls, self._count = calls, len(names)
+        self.calls = calls
         self._numbers = (ctypes.c_int64 * (len(names) + 1))()  # the last one is 0
         first, size = ctypes.addressof(self._numbers), ctypes.sizeof(ctypes.c_int64)
         places = {name: first + size * i for i, name in enumerate(names)}
@@ -274,21 +296,27 @@ class NativeList:
                 )
             )
         self._commands = (_Command * len(made))(*made)
-        self._submit = library().fuscoc_submit
+        self._submission = _Submission(
+            ctypes.addressof(calls),
+            ctypes.addressof(self._commands),
+            len(made),
+            first,
+            num_numbers=len(names),
+        )
+        self._at, self._submit = ctypes.byref(self._submission), library().fuscoc_submit
 
-    def submit(self, numbers: Sequence[int], stream: int, turn: Turn | None = None) -> None:
+    def submit(self, numbers: Numbers, stream: int, turn: Turn | None = None) -> None:
         """With a number for each name. The interpreter's lock is given up: where a stream is full,
         behind kernels that wait for a lost rank, this lasts until another thread has ended these.
 
         Raises:
             RuntimeError: the driver refuses; NcclError, NCCL does.
         """
-        self._numbers[: self._count] = [*numbers]
-        status = ctypes.c_int()
-        calls, commands = ctypes.addressof(self.calls), self._commands
-        around = ctypes.byref(_ALONE if turn is None else turn)
-        failed = self._submit(calls, commands, len(commands), stream, around, ctypes.byref(status))
+        submission = self._submission  # calls of a list take turns
+        submission.given, submission.stream = ctypes.addressof(numbers), stream
+        submission.turn = ctypes.addressof(_ALONE if turn is None else turn)
+        failed = self._submit(self._at)
         if failed == _NETWORK:
-            raise nccl.NcclError(nccl.reason(status.value))
+            raise nccl.NcclError(nccl.reason(submission.status))
         if failed:
-            raise RuntimeError(f"{_FAILED[failed]} failed with CUDA error {status.value}")
+            raise RuntimeError(f"{_FAILED[failed]} failed with CUDA error {submission.status}")

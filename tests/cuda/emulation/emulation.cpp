@@ -1,4 +1,12 @@
-// Runs the CTAs of a kernel; it is put behind the printed text.
+// Runs the CTAs of a kernel. It knows no shuffle, and is compiled once for all of them.
+#include "emulation.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <thread>
+#include <vector>
+
 namespace emulation {
 
 thread_local Cta* cta = nullptr;
@@ -39,8 +47,10 @@ void resume(Cta& state, Fiber& fiber) {
 void run_cta(const Launch* launch, int number) {
   const int threads = launch->threads;
   Cta state;
-  state.fibers.resize(threads);
-  state.warps.resize(threads / kLanes);
+  std::vector<Fiber> fibers(threads);
+  std::vector<Warp> warps(threads / kLanes);
+  state.fibers = fibers.data();
+  state.warps = warps.data();
   state.live = threads;
   state.block = {unsigned(number), 0, 0};
   state.grid = {unsigned(launch->ctas), 1, 1};

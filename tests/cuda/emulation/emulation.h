@@ -1,16 +1,12 @@
 // The words of CUDA that the device headers use, for a host: a CTA is a thread of the operating system,
 // and its threads are fibers of that, which change where they wait. So shared memory is thread_local.
 #pragma once
-#include <sched.h>
 #include <setjmp.h>
-#include <sys/mman.h>
 #include <ucontext.h>
 
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
-#include <vector>
 
 #define __device__
 #define __host__
@@ -61,8 +57,8 @@ struct Fiber {
 };
 struct Cta {
   jmp_buf scheduler;
-  std::vector<Fiber> fibers;
-  std::vector<Warp> warps;
+  Fiber* fibers;
+  Warp* warps;
   Barrier barriers[16];
   int live;      // fibers that have not ended
   int current;   // the one that runs

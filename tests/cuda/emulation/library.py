@@ -15,6 +15,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from fuscoc_runtime.kernels.cuda import INCLUDE
 from tests.native import cxx
@@ -94,10 +95,7 @@ INSTEAD = {
 }
 """What takes the place of assembler that holds a word, by header."""
 # ``longjmp`` that is checked aborts where a fiber's stack lies below.
-OPTIONS = [
-    "-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE",
-    "-shared", "-fPIC", "-pthread",
-]  # fmt: skip
+OPTIONS = ["-std=c++17", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fPIC", "-pthread"]
 
 
 def emulated(text: str, folder: Path, arch: int = 900) -> ctypes.CDLL:
@@ -108,24 +106,38 @@ def emulated(text: str, folder: Path, arch: int = 900) -> ctypes.CDLL:
     kernels = KERNEL.sub(
         r'extern "C" void \1(const void* call) { \2(*static_cast<const Call*>(call)); }', text
     )
-    runner = (HERE / "emulation.cpp").read_text()
     texts = {path.name: _for_host(path.name, path.read_text()) for path in INCLUDE.glob("*.cuh")}
     texts["emulation.h"] = (HERE / "emulation.h").read_text()
-    texts["kernels.cpp"] = f"#define __CUDA_ARCH__ {arch}\n{kernels}{runner}"
-    digest = hashlib.sha256("".join(map(texts.__getitem__, sorted(texts))).encode()).hexdigest()
-    made = Path(os.environ["FUSCOC_CACHE_DIR"], f"emulated_{digest[:32]}.so")
+    texts["kernels.cpp"] = f"#define __CUDA_ARCH__ {arch}\n{kernels}"
+    # Kernels run for as long as a compiler would take to make them fast.
+    made = _made(texts, "kernels.cpp", ["-O0", "-shared", str(_runner())], folder)
     library = folder / "kernels.so"
-    if not made.exists():  # by no test of this run
-        for name, each in texts.items():
-            (folder / name).write_text(each)
-        made.parent.mkdir(parents=True, exist_ok=True)
-        partial = made.with_name(folder.name)
-        command = [cxx(), *OPTIONS, f"-I{folder}", str(folder / "kernels.cpp"), "-o", str(partial)]
-        subprocess.run(command, check=True)
-        partial.replace(made)
     # A library of its own, since each has words that last from call to call.
     shutil.copy(made, library)
     return ctypes.CDLL(str(library))
+
+
+def _runner() -> Path:
+    texts = {name: (HERE / name).read_text() for name in ("emulation.h", "emulation.cpp")}
+    with TemporaryDirectory() as folder:
+        return _made(texts, "emulation.cpp", ["-O1", "-c"], Path(folder))
+
+
+def _made(texts: dict[str, str], source: str, options: list[str], folder: Path) -> Path:
+    """What the compiler makes of ``source``, which includes others of ``texts``, once in a run of
+    all tests."""
+    parts = [*options, *map(texts.__getitem__, sorted(texts))]
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    made = Path(os.environ["FUSCOC_CACHE_DIR"], f"emulated_{digest[:32]}.o")
+    if not made.exists():
+        for name, each in texts.items():
+            (folder / name).write_text(each)
+        made.parent.mkdir(parents=True, exist_ok=True)
+        partial = made.with_name(f"{folder.name}.o")
+        command = [cxx(), *OPTIONS, str(folder / source), *options, "-o", str(partial)]
+        subprocess.run(command, check=True)
+        partial.replace(made)
+    return made
 
 
 def _for_host(name: str, text: str) -> str:

@@ -11,6 +11,7 @@ from fuscoc_runtime.kernels.device import load
 plan = load("plan")
 dispatch = load("dispatch")
 padding = load("padding")
+vectors = load("vectors")
 combine = load("combine")
 slabs = load("slabs")
 hop = load("hop")
@@ -202,7 +203,25 @@ def embedding_reply_node_combine(
     )
 
 
-@triton.jit(do_not_specialize=range(6))
+@triton.jit
+def relation(point, given):
+    input_indices = given[0]
+    extent_ranks = given[1]
+    owners = given[2]
+    k_ = point % 32
+    t_ = point // 32
+    indices_ = tl.load(input_indices + ((t_ * 32) + k_)).to(tl.int64)
+    value_ = vectors.floor_div(indices_, 4096)
+    is_key_ = (value_ >= 0) & (value_ < 256)
+    key_owner_ = tl.load(owners + tl.where(is_key_, value_, 0))
+    owner_ = tl.where(is_key_, key_owner_, tl.where((value_ == -1), -1, -2))
+    is_rank_ = (owner_ >= -1) & (owner_ < extent_ranks)
+    value_1 = tl.where((indices_ == -1), -1, tl.where(is_rank_, owner_, -2))
+    value_2 = tl.where((indices_ == -1), -1, value_)
+    return value_1, value_2, t_
+
+
+@triton.jit(do_not_specialize=range(9))
 def embedding_reply_node_pack(
     call: tl.int64,
     num_sources: tl.int64,
@@ -210,6 +229,9 @@ def embedding_reply_node_pack(
     weights: tl.int64,
     source_0: tl.int64,
     slab_at_0: tl.int64,
+    input_indices: tl.int64,
+    extent_ranks: tl.int64,
+    owners: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
@@ -217,6 +239,9 @@ def embedding_reply_node_pack(
     weights = weights.to(tl.int64)
     source_0 = source_0.to(tl.int64)
     slab_at_0 = slab_at_0.to(tl.int64)
+    input_indices = input_indices.to(tl.int64).to(tl.pointer_type(tl.int64))
+    extent_ranks = extent_ranks.to(tl.int64)
+    owners = owners.to(tl.int64).to(tl.pointer_type(tl.int64))
     hop.pack(
         call,
         num_sources,
@@ -230,6 +255,11 @@ def embedding_reply_node_pack(
         lanes=32,
         parts=1,
         weighted=True,
+        tile=(4, 32),
+        tiles=1,
+        compact=False,
+        given=(input_indices, extent_ranks, owners),
+        relation=relation,
     )
 
 

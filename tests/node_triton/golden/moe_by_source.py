@@ -202,7 +202,26 @@ def moe_by_source_node_combine(
     )
 
 
-@triton.jit(do_not_specialize=range(6))
+@triton.jit
+def relation(point, given):
+    input_topk_idx = given[0]
+    extent_rank = given[1]
+    extent_ranks = given[2]
+    owners = given[3]
+    k_ = point % 8
+    t_ = point // 8
+    topk_idx_ = tl.load(input_topk_idx + ((t_ * 8) + k_)).to(tl.int64)
+    value_ = (topk_idx_ * 8) + extent_rank
+    is_key_ = (value_ >= 0) & (value_ < 512)
+    key_owner_ = tl.load(owners + tl.where(is_key_, value_, 0))
+    owner_ = tl.where(is_key_, key_owner_, tl.where((value_ == -1), -1, -2))
+    is_rank_ = (owner_ >= -1) & (owner_ < extent_ranks)
+    value_1 = tl.where((topk_idx_ == -1), -1, tl.where(is_rank_, owner_, -2))
+    value_2 = tl.where((topk_idx_ == -1), -1, value_)
+    return value_1, value_2, t_
+
+
+@triton.jit(do_not_specialize=range(10))
 def moe_by_source_node_pack(
     call: tl.int64,
     num_sources: tl.int64,
@@ -210,6 +229,10 @@ def moe_by_source_node_pack(
     weights: tl.int64,
     source_0: tl.int64,
     slab_at_0: tl.int64,
+    input_topk_idx: tl.int64,
+    extent_rank: tl.int64,
+    extent_ranks: tl.int64,
+    owners: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
@@ -217,6 +240,10 @@ def moe_by_source_node_pack(
     weights = weights.to(tl.int64)
     source_0 = source_0.to(tl.int64)
     slab_at_0 = slab_at_0.to(tl.int64)
+    input_topk_idx = input_topk_idx.to(tl.int64).to(tl.pointer_type(tl.int64))
+    extent_rank = extent_rank.to(tl.int64)
+    extent_ranks = extent_ranks.to(tl.int64)
+    owners = owners.to(tl.int64).to(tl.pointer_type(tl.int64))
     hop.pack(
         call,
         num_sources,
@@ -230,6 +257,11 @@ def moe_by_source_node_pack(
         lanes=8,
         parts=1,
         weighted=True,
+        tile=(16, 8),
+        tiles=1,
+        compact=False,
+        given=(input_topk_idx, extent_rank, extent_ranks, owners),
+        relation=relation,
     )
 
 

@@ -225,7 +225,22 @@ def moe_fp8_node_combine(
     )
 
 
-@triton.jit(do_not_specialize=range(7))
+@triton.jit
+def relation(point, given):
+    input_topk_idx = given[0]
+    extent_ranks = given[1]
+    owners = given[2]
+    k_ = point % 8
+    t_ = point // 8
+    topk_idx_ = tl.load(input_topk_idx + ((t_ * 8) + k_)).to(tl.int64)
+    is_key_ = (topk_idx_ >= 0) & (topk_idx_ < 256)
+    key_owner_ = tl.load(owners + tl.where(is_key_, topk_idx_, 0))
+    owner_ = tl.where(is_key_, key_owner_, tl.where((topk_idx_ == -1), -1, -2))
+    is_rank_ = (owner_ >= -1) & (owner_ < extent_ranks)
+    return tl.where(is_rank_, owner_, -2), topk_idx_, t_
+
+
+@triton.jit(do_not_specialize=range(10))
 def moe_fp8_node_pack(
     call: tl.int64,
     num_sources: tl.int64,
@@ -234,6 +249,9 @@ def moe_fp8_node_pack(
     source_0: tl.int64,
     slab_at_0: tl.int64,
     slab_at_1: tl.int64,
+    input_topk_idx: tl.int64,
+    extent_ranks: tl.int64,
+    owners: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
@@ -242,6 +260,9 @@ def moe_fp8_node_pack(
     source_0 = source_0.to(tl.int64)
     slab_at_0 = slab_at_0.to(tl.int64)
     slab_at_1 = slab_at_1.to(tl.int64)
+    input_topk_idx = input_topk_idx.to(tl.int64).to(tl.pointer_type(tl.int64))
+    extent_ranks = extent_ranks.to(tl.int64)
+    owners = owners.to(tl.int64).to(tl.pointer_type(tl.int64))
     hop.pack(
         call,
         num_sources,
@@ -255,6 +276,11 @@ def moe_fp8_node_pack(
         lanes=8,
         parts=1,
         weighted=True,
+        tile=(16, 8),
+        tiles=1,
+        compact=False,
+        given=(input_topk_idx, extent_ranks, owners),
+        relation=relation,
     )
 
 

@@ -202,7 +202,29 @@ def moe_replicated_node_combine(
     )
 
 
-@triton.jit(do_not_specialize=range(6))
+@triton.jit
+def relation(point, given):
+    input_topk_idx = given[0]
+    input_replicas = given[1]
+    extent_rank = given[2]
+    extent_ranks = given[3]
+    owners = given[4]
+    k_ = point % 8
+    t_ = point // 8
+    topk_idx_ = tl.load(input_topk_idx + ((t_ * 8) + k_)).to(tl.int64)
+    is_inside_ = (topk_idx_ >= 0) & (topk_idx_ < 256)
+    value_ = tl.where(is_inside_, topk_idx_, 0) * 4
+    replicas_ = tl.load(input_replicas + (value_ + ((t_ + extent_rank) % 4))).to(tl.int64)
+    is_key_ = (replicas_ >= 0) & (replicas_ < 288)
+    key_owner_ = tl.load(owners + tl.where(is_key_, replicas_, 0))
+    owner_ = tl.where(is_key_, key_owner_, tl.where((replicas_ == -1), -1, -2))
+    is_rank_ = (owner_ >= -1) & (owner_ < extent_ranks)
+    dropped_ = ((replicas_ == -1) & is_inside_) | (topk_idx_ == -1)
+    reached_ = tl.where(is_inside_, tl.where(is_rank_, owner_, -2), -2)
+    return tl.where(dropped_, -1, reached_), tl.where(dropped_, -1, replicas_), t_
+
+
+@triton.jit(do_not_specialize=range(11))
 def moe_replicated_node_pack(
     call: tl.int64,
     num_sources: tl.int64,
@@ -210,6 +232,11 @@ def moe_replicated_node_pack(
     weights: tl.int64,
     source_0: tl.int64,
     slab_at_0: tl.int64,
+    input_topk_idx: tl.int64,
+    input_replicas: tl.int64,
+    extent_rank: tl.int64,
+    extent_ranks: tl.int64,
+    owners: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
@@ -217,6 +244,11 @@ def moe_replicated_node_pack(
     weights = weights.to(tl.int64)
     source_0 = source_0.to(tl.int64)
     slab_at_0 = slab_at_0.to(tl.int64)
+    input_topk_idx = input_topk_idx.to(tl.int64).to(tl.pointer_type(tl.int64))
+    input_replicas = input_replicas.to(tl.int64).to(tl.pointer_type(tl.int64))
+    extent_rank = extent_rank.to(tl.int64)
+    extent_ranks = extent_ranks.to(tl.int64)
+    owners = owners.to(tl.int64).to(tl.pointer_type(tl.int64))
     hop.pack(
         call,
         num_sources,
@@ -230,6 +262,11 @@ def moe_replicated_node_pack(
         lanes=8,
         parts=1,
         weighted=True,
+        tile=(16, 8),
+        tiles=1,
+        compact=False,
+        given=(input_topk_idx, input_replicas, extent_rank, extent_ranks, owners),
+        relation=relation,
     )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fuscoc_runtime.engine.node.engine import NodeEngine
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # frozen ones take the host several times as long to make
 class NodeHandle:
     """The routing of one dispatch, to be combined until ``num_handles`` further dispatches.
 
@@ -52,7 +52,7 @@ class NodeHandle:
     versions: Mapping[str, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "versions", self._versions())
+        self.versions = self._versions()
 
     @property
     def num_slots(self) -> int:
@@ -169,8 +169,11 @@ class NodeHandle:
                 raise self.engine.checker.problem(name, f"{problem} {why}: give dispatch a copy")
 
     def _versions(self) -> dict[str, int]:
-        named = {**self.inputs, **self.weights}
-        return {name: version(tensor) for name, tensor in named.items()}
+        return {
+            name: version(tensor)
+            for named in (self.inputs, self.weights)
+            for name, tensor in named.items()
+        }
 
     def __reduce__(self) -> NoReturn:
         refuse_to_pickle(self)

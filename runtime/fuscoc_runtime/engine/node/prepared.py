@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fuscoc_runtime.kernels.commands import Numbers, as_numbers
+
 
 class Prepared:
     """The numbers of a list of commands (`CommandList.names`), filled in once for every entry of
@@ -19,11 +21,11 @@ class Prepared:
         some of which the list may have no use for."""
         missing = {*names} - {*varied} - values[0].keys()
         assert not missing, missing
-        self._numbers = [[each.get(name, 0) for name in names] for each in values]
+        self._numbers = [as_numbers([each.get(name, 0) for name in names]) for each in values]
         places = {name: place for place, name in enumerate(names)}
         self._places = [(places[name], i) for i, name in enumerate(varied) if name in places]
 
-    def fill(self, index: int, varied: Sequence[int]) -> list[int]:
+    def fill(self, index: int, varied: Sequence[int]) -> Numbers:
         """The numbers of a call into that entry's memory, until the next one of it is filled."""
         numbers = self._numbers[index]
         for place, i in self._places:

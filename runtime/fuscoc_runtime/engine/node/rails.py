@@ -69,7 +69,7 @@ class RailNode(TritonNode):
         self._taken_on = replace(limits, max_sources=self._num_nodes * self._stride)
         self.rails = self._rails = Rails(members)
         self._members = members
-        self._slabs = Slabs(shuffle, node, limits.max_sources, self._num_nodes, members.device)
+        self._slabs = Slabs(shuffle, node, topology, limits.max_sources, members.device)
         self._no_source = [torch.empty(0)] * len(shuffle.program.buffers["source"])
         super().__init__(artifact, shuffle, node, members, limits, num_sms)
 
@@ -118,10 +118,12 @@ class RailNode(TritonNode):
     ) -> Launched:
         """A dispatch with these ``addresses`` of sources, inputs and weights; see `dispatch`, and
         `CommandList.submit`."""
-        entry = self._next_entry()
-        buffers, own = self._buffers[entry.index], self._own[entry.index]
+        # Who names the stream knows that it captures nothing.
+        entry = self._next_entry() if stream is None else self.rings.next(False)
+        buffers = self._buffers[entry.index]
         numbers = prepared.fill(entry.index, (entry.ticket, *addresses))
         if ragged is not None:
+            own = self._own[entry.index]
             values = dict(zip(self._forth.names, numbers, strict=True))
             self._evaluate_ragged(values, ragged, (own["rank"], own["key"]))
             numbers = self._forth.numbers(values)
@@ -185,7 +187,7 @@ class RailNode(TritonNode):
         """A combine, with addresses of rows and results and bytes of these ``given``; see `combine`
         and `CommandList.submit`."""
         entry = handle.entry
-        weights = 0 if handle.weights is None else address(handle.weights)
+        weights = 0 if handle.weights is None else handle.weights.data_ptr()
         numbers = prepared.fill(entry.index, (entry.ticket, rows_ticket, weights, *given))
         self._rails.submit(self._back, numbers, stream, turn)
 
@@ -251,9 +253,10 @@ class RailNode(TritonNode):
     def _commands_forth(self) -> list[Command]:
         """A dispatch: its relation, slabs, and what a node does with those that have come."""
         program, rails, slabs = self._program, self._rails, self._slabs
+        evaluating = program.evaluating()
         commands: list[Command] = [
-            *program.evaluating(),
-            Launch(program.kernels["pack"], "packing", OWN, follows=True),
+            *evaluating,
+            Launch(program.kernels["pack"], "packing", OWN, follows=bool(evaluating)),
             rails.command(rails.between(slabs.out, slabs.landed), is_told=True),
             *program.planning(),
             Launch(program.kernels["forward"], "programs", follows=True),
@@ -287,11 +290,12 @@ class RailNode(TritonNode):
         }
 
     def _packing(self, num_sources: int) -> dict[str, int]:
-        """Programs that pack so many segments, and say of points of further places that they go
-        nowhere."""
+        """Programs that count so many segments, and others that pack them, and say of points of
+        further places that they go nowhere."""
         points = self._stride * self.shuffle.program.fanout
         useful = max(num_sources, -(-points // POINTS_PACKED))
-        return {"packing": min(self._programs.dispatch, useful)}
+        counting = -(-num_sources // self.spec.tile_sources)
+        return {"packing": counting + min(self._programs.dispatch, useful)}
 
     @property
     def _num_items(self) -> int:

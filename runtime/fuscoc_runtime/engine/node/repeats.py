@@ -17,11 +17,11 @@ from torch import Tensor
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.arguments import ALIGNMENT
-from fuscoc_runtime.engine.node.engine import NodeDispatched, NodeEngine
+from fuscoc_runtime.engine.ends import CallEnd, Ends, Event
+from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.prepared import Prepared
 from fuscoc_runtime.engine.node.rails import RailNode
-from fuscoc_runtime.engine.streams import communication_stream
 from fuscoc_runtime.engine.weights import version
 from fuscoc_runtime.errors import HopTimeoutError
 from fuscoc_runtime.kernels.commands import Turn
@@ -46,10 +46,12 @@ class _Dispatch:
 
 @dataclass(frozen=True, eq=False)
 class _Combine:
-    """What combines of one form have in common; ``like`` has the form of the result."""
+    """What combines of one form have in common; ``like`` has the form of the result, which takes
+    ``num_bytes``."""
 
     prepared: Prepared
     like: Tensor
+    num_bytes: int
 
 
 class Repeats:
@@ -58,7 +60,12 @@ class Repeats:
 
     Attributes:
         stream: of asynchronous calls; None on the CPU.
+        window: what a dispatch fills, [capacity, *field shape].
     """
+
+    stream: Any = None
+    _ends: Ends | None = None
+    _before: Any = None  # the event that tells how far the caller's stream is
 
     @staticmethod
     def of(engine: NodeEngine) -> Repeats | None:
@@ -77,33 +84,30 @@ class Repeats:
         self._combines: dict[tuple[Any, ...], _Combine] = {}
         [field] = engine.shuffle.program.buffers["source"]
         self._field = field.name
-        [rows] = engine.rows.values()
-        window = rows.untyped_storage()
-        self._window = window.data_ptr(), window.data_ptr() + window.nbytes()
+        [self.window] = engine.rows.values()
+        window = self.window.untyped_storage()
+        self._begin, self._behind = window.data_ptr(), window.data_ptr() + window.nbytes()
         device = engine.members.device
         self._device = device.index if device.type == "cuda" else None
-        self.stream: Any = None
-        self._before: Any = None
         if self._device is not None:
-            self.stream = communication_stream(device)
-            self._before = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._before.record(self.stream)
+            self._ends = Ends(device)
+            self.stream, self._before = self._ends.stream, self._ends.take()
 
     def dispatch(
         self, fields: Sequence[Any], named: Mapping[str, Any], is_beside: bool
-    ) -> tuple[NodeDispatched, Any] | None:
+    ) -> tuple[NodeHandle, Event] | None:
         """`NodeEngine.dispatch` without an earlier handle. ``is_beside``: on the stream of
-        asynchronous calls; then there is an event of its end."""
+        asynchronous calls."""
         tensors = (*fields, *named.values())
-        try:
-            form = len(fields), *named, *[_form(each) for each in tensors]
-        except AttributeError:  # no tensor
-            return None
-        known = self._dispatches.get(form)
+        form: list[object] = [len(fields), *named]
+        addresses = []
+        for tensor in tensors:
+            address = _look_at(tensor, form)
+            if address is None or self._begin <= address < self._behind:
+                return None
+            addresses.append(address)
+        known = self._dispatches.get(tuple(form))
         if known is None or not self._is_eager():
-            return None
-        addresses = [each.data_ptr() for each in tensors]
-        if not self._can_address(tensors, addresses) or any(map(self._is_lent, addresses)):
             return None
         given = [addresses[position] for position in known.order]
         if known.weight is None:
@@ -111,7 +115,7 @@ class Repeats:
         engine = self._engine
         with self._order.lock:
             engine.check_can_follow()
-            stream, turn = self._begin(is_beside)
+            stream, turn, end = self._start(is_beside, tensors)
             try:
                 launched = self._node.dispatch_prepared(
                     known.prepared, given, known.num_sources, None, stream, turn
@@ -120,16 +124,9 @@ class Repeats:
                 engine.lose(error)
                 raise
             engine.entered(launched.entry)
-            end = self._end(is_beside, tensors)
-        handle = NodeHandle(
-            engine,
-            launched,
-            {name: named[name] for name in known.inputs},
-            known.extents,
-            known.shapes,
-            {} if known.weight is None else {known.weight: named[known.weight]},
-        )
-        return NodeDispatched(engine.rows, handle), end
+        inputs = {name: named[name] for name in known.inputs}
+        weights = {} if known.weight is None else {known.weight: named[known.weight]}
+        return NodeHandle(engine, launched, inputs, known.extents, known.shapes, weights), end
 
     def remember_dispatch(
         self, fields: Sequence[Any], named: Mapping[str, Any], handle: NodeHandle
@@ -137,8 +134,9 @@ class Repeats:
         """An engine has made this dispatch."""
         names = [self._field] if fields else []
         names += named
+        form: list[object] = [len(fields), *named]
         tensors = (*fields, *named.values())
-        if not all(_is_plain(each) for each in tensors):
+        if any(_look_at(each, form) is None or not each.numel() for each in tensors):
             return
         weight = None
         if self._weight is not None:
@@ -149,10 +147,9 @@ class Repeats:
         assert sent is not None
         taken = [self._field, *program.inputs, *([weight] if weight is not None else [])]
         extents = [handle.extents[name] for name in program.extents]
-        form = len(fields), *named, *[_form(each) for each in tensors]
         _remember(
             self._dispatches,
-            form,
+            tuple(form),
             _Dispatch(
                 self._node.prepare_dispatch(extents, sent.num_sources),
                 tuple(names.index(name) for name in taken),
@@ -164,53 +161,55 @@ class Repeats:
             ),
         )
 
-    def combine(self, rows: Any, handle: Any, is_beside: bool) -> tuple[Tensor, Any] | None:
+    def combine(self, rows: Any, handle: Any, is_beside: bool) -> tuple[Tensor, Event] | None:
         """`NodeEngine.combine` of rows in all slots."""
         engine = self._engine
         if type(handle) is not NodeHandle or handle.engine is not engine:
             return None
-        sent = handle.launched.sent
-        assert sent is not None
-        try:
-            form = handle.source_shapes[self._field], sent.num_sources, *_form(rows)
-        except AttributeError:
+        launched = handle.launched
+        assert launched.sent is not None
+        form = [handle.source_shapes[self._field], launched.sent.num_sources]
+        address = _look_at(rows, form)
+        if address is None:
             return None
-        known = self._combines.get(form)
+        known = self._combines.get(tuple(form))
         if known is None or not self._is_eager() or not engine.can_combine(handle):
             return None
         for name, weight in handle.weights.items():
             if weight.requires_grad or version(weight) != handle.versions[name]:
                 return None
-        addresses, ticket = [rows.data_ptr()], handle.launched.entry.ticket
-        is_lent = self._is_lent(addresses[0])
-        if not self._can_address((rows,), addresses) or (is_lent and ticket != engine.held):
-            return None
-        rows_ticket = ticket if is_lent else 0
+        rows_ticket = 0
+        if self._begin <= address < self._behind:
+            rows_ticket = launched.entry.ticket
+            if rows_ticket != engine.held:
+                return None
         result = torch.empty_like(known.like, memory_format=torch.contiguous_format)
-        addresses += result.data_ptr(), result.nbytes
+        given = address, result.data_ptr(), known.num_bytes
         with self._order.lock:
             engine.check_can_follow()
-            stream, turn = self._begin(is_beside)
+            stream, turn, end = self._start(is_beside, (rows, result))
             try:
                 self._node.combine_prepared(
-                    known.prepared, handle.launched, addresses, rows_ticket, stream, turn
+                    known.prepared, launched, given, rows_ticket, stream, turn
                 )
             except HopTimeoutError as error:
                 engine.lose(error)
                 raise
-            end = self._end(is_beside, (rows, result))
         return result, end
 
     def remember_combine(self, rows: Any, handle: NodeHandle) -> None:
         """An engine has made this combine."""
         sent, shape = handle.launched.sent, handle.source_shapes[self._field]
-        if not _is_plain(rows) or len(rows) != handle.num_slots or 0 in shape or sent is None:
+        if type(rows) is not Tensor or 0 in shape or sent is None:
+            return
+        form = [shape, sent.num_sources]
+        if len(rows) != handle.num_slots or _look_at(rows, form) is None:
             return
         [field] = self._engine.shuffle.program.buffers["source"]
         one = torch.empty(1, dtype=TORCH_DTYPES[field.dtype], device=self._engine.members.device)
         prepared = self._node.prepare_combine(sent.num_sources)
-        form = shape, sent.num_sources, *_form(rows)
-        _remember(self._combines, form, _Combine(prepared, one.expand(shape)))
+        known = _Combine(prepared, one.expand(shape), one.nbytes * shape.numel())
+        _remember(self._combines, tuple(form), known)
 
     def _is_eager(self) -> bool:
         """Whether calls are made here and now, on the device of the engine."""
@@ -219,55 +218,38 @@ class Repeats:
             and not torch._C._cuda_isCurrentStreamCapturing()
         )
 
-    def _can_address(self, tensors: Sequence[Tensor], addresses: Sequence[int]) -> bool:
-        """Whether kernels can read them."""
-        for tensor, address in zip(tensors, addresses, strict=True):
-            if address % ALIGNMENT or not tensor.is_contiguous():
-                return False
-        return True
-
-    def _is_lent(self, address: int) -> bool:
-        return self._window[0] <= address < self._window[1]
-
-    def _begin(self, is_beside: bool) -> tuple[int | None, Turn | None]:
-        """The stream of a call, and what it awaits there."""
-        if self._device is None:
-            return None, None
-        stream = current = torch._C._cuda_getCurrentRawStream(self._device)
-        if is_beside:
-            stream = self.stream.cuda_stream
+    def _start(
+        self, is_beside: bool, used: Sequence[Tensor]
+    ) -> tuple[int | None, Turn | None, Event]:
+        """The stream of a call that uses these tensors, what it awaits there, and its end."""
+        if self._ends is None:
+            return None, None, Event()
+        stream = caller = torch._C._cuda_getCurrentRawStream(self._ends.device)
+        if not is_beside:
+            turn = self._order.around(stream)
+            turn.before = turn.told = None
+            return stream, turn, Event()
+        stream = self.stream.cuda_stream
         turn = self._order.around(stream)
-        turn.before_on = current if is_beside else None
-        turn.before = self._before.cuda_event if is_beside else None
-        return stream, turn
-
-    def _end(self, is_beside: bool, tensors: Sequence[Tensor]) -> Any:
-        """An event of the end of a call on the stream of such calls, which uses these tensors."""
-        if self._device is None or not is_beside:
-            return None
-        for tensor in tensors:
-            tensor.record_stream(self.stream)
-        end = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        end.record(self.stream)
-        return end
+        event = self._ends.take()
+        turn.before_on, turn.before = caller, self._before.cuda_event
+        turn.told = event.cuda_event
+        return stream, turn, CallEnd(self._ends, event, caller, used)
 
 
-def _form(tensor: Any) -> tuple[object, ...]:
-    """What there is to check of a tensor, but for its strides and where it lies."""
-    return (
-        type(tensor),
-        tensor.dtype,
-        tensor.shape,
-        tensor.device,
-        tensor.layout,
-        tensor.requires_grad,
-    )
-
-
-def _is_plain(tensor: Any) -> bool:
-    """Whether a form says all that matters of it."""
-    is_tensor = type(tensor) is Tensor and tensor.layout == torch.strided
-    return is_tensor and not tensor.requires_grad and tensor.numel() > 0
+def _look_at(tensor: Any, form: list[Any]) -> int | None:
+    """The address of a tensor, if kernels can read it as it is; what else there is to check of it
+    is added to the ``form``. None if the engine must look at it."""
+    if type(tensor) is not Tensor or tensor.layout != torch.strided or tensor.requires_grad:
+        return None
+    try:
+        address: int = tensor.data_ptr()
+    except RuntimeError:  # has no memory of its own, as inside torch.func
+        return None
+    if not address or address % ALIGNMENT or not tensor.is_contiguous():
+        return None
+    form += tensor.dtype, tensor.shape, tensor.get_device()
+    return address
 
 
 def _remember(known: dict[Any, Any], form: Any, what: Any) -> None:

@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine.node.state import lay_out
+from fuscoc_runtime.engine.node.state import MAX_RANKS, lay_out
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
+from fuscoc_runtime.topology import Topology
 
 HEADER_BYTES = 1024
 POINT_BYTES = 8
+COUNT_BYTES = 4
 MAX_GROUP = 2
 """Segments under one flag at most: those of two nodes share none."""
 
@@ -24,15 +26,36 @@ def num_places(node: NodeSpec, max_sources: int) -> int:
     return -(-max(1, max_sources) // step) * step
 
 
+def most_keys(shuffle: ShuffleSpec, topology: Topology) -> int:
+    """Keys of the node that has most of them."""
+    target = shuffle.program.target
+    assert target.kind == "packed"
+    if topology.num_nodes == 1 or target.placement.kind == "block":
+        return target.num_keys // topology.num_nodes
+    turns, rest = divmod(target.num_keys // target.group, topology.num_ranks)
+    node = topology.ranks_per_node
+    return (turns * node + min(rest, node)) * target.group
+
+
+def num_columns(shuffle: ShuffleSpec, topology: Topology) -> int:
+    """What is counted of a tile that leaves: rows of every key and, for a compact target, rank."""
+    return most_keys(shuffle, topology) + MAX_RANKS * shuffle.program.is_compact
+
+
 def lay_out_slab(
-    shuffle: ShuffleSpec, node: NodeSpec, max_sources: int
+    shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, max_sources: int
 ) -> tuple[dict[str, list[int]], int]:
     """Offsets of the parts of a slab of a dispatch, and its bytes."""
     places = num_places(node, max_sources)
+    points, compact = places * shuffle.program.fanout, shuffle.program.is_compact
+    counts = places // node.tile_sources * num_columns(shuffle, topology)
     return lay_out(
         {
             "header": [HEADER_BYTES],
-            "points": [places * shuffle.program.fanout * POINT_BYTES],
+            "points": [points * POINT_BYTES],
+            "within": [points * COUNT_BYTES],
+            "within_rows": [points * COUNT_BYTES * compact],
+            "counts": [counts * COUNT_BYTES],
             "rows": [
                 places * field.num_elems * TORCH_DTYPES[field.dtype].itemsize
                 for field in shuffle.program.buffers["target"]
@@ -55,11 +78,12 @@ class Slabs:
         self,
         shuffle: ShuffleSpec,
         node: NodeSpec,
+        topology: Topology,
         max_sources: int,
-        num_nodes: int,
         device: torch.device,
     ) -> None:
-        forth, slab_bytes = lay_out_slab(shuffle, node, max_sources)
+        forth, slab_bytes = lay_out_slab(shuffle, node, topology, max_sources)
+        num_nodes = topology.num_nodes
         places = num_places(node, max_sources)
         rows_back = [places * node.partial_bytes]
         back, back_bytes = lay_out(
@@ -80,6 +104,9 @@ class Slabs:
             "slabs_out": address(self.out),
             "slabs_in": address(self.landed),
             "slab_bytes": slab_bytes,
+            **{f"slab_{name}": forth[name][0] for name in ("within", "within_rows", "counts")},
+            "slab_columns": num_columns(shuffle, topology),
+            "slab_keys": most_keys(shuffle, topology),
             "backs_out": address(self.back_out),
             "backs_in": address(self.back),
             "back_bytes": back_bytes,

@@ -145,7 +145,8 @@ class TritonMemory:
 def new_scratch(program: TritonProgram, max_sources: int) -> dict[str, Tensor]:
     """What the planner's kernels hand to each other, by the names of the relation's outputs."""
     tiles = program.num_tiles(max_sources)
-    planned = 0 if program.sorts else max_sources  # else kernels keep what they know of a point
+    # Others keep what they know of a point: here, or of several nodes in slabs.
+    planned = 0 if program.sorts or program.num_nodes > 1 else max_sources
     num_points = planned * program.shuffle.program.fanout
     sizes = {
         "within": num_points,

@@ -21,7 +21,7 @@ from fuscoc_runtime.plan import key_to_rank
 COMBINED = ("rows", "result", "result_bytes")
 """What a combine is given of every field."""
 
-INSIDE = {"dispatch", "combine"}
+INSIDE = {"count", "dispatch", "combine"}
 ACROSS = {"pack", "forward", "collect", "finish"}
 """Kernels that take the place of these where there are several nodes."""
 
@@ -68,7 +68,7 @@ class TritonProgram:
         self.kernels = {role: self._load(artifact, spec.kernels[role]) for role in sorted(roles)}
         self._resident = self.kernels["sort"].resident if self.sorts else 0
         relation = program.relation.kernel
-        is_fused = self.sorts or spec.pieces is not None
+        is_fused = self.sorts or spec.pieces is not None or self._packs(artifact)
         self.relation = None if is_fused else self._load(artifact, relation)
         self._refuse = self.load("plan", "refuse", ("call", "ticket", "columns", "blocks"))
         for kernel in (self.relation, *self.kernels.values()):
@@ -185,6 +185,8 @@ class TritonProgram:
     def planning(self) -> list[Launch]:
         """The planner, with the numbers that `sizes` has."""
         programs = {"count": "tiles", "exchange": "plan_blocks", "assign": "tiles"}
+        if self.num_nodes > 1:  # who has sent segments has counted them
+            del programs["count"]
         if self.is_dense:
             programs = {"exchange": "one", "place": "tiles"}
         elif self.sorts:
@@ -228,6 +230,13 @@ class TritonProgram:
         """What the launches of a handle pass alike."""
         ticket, num_sources = handle.entry.ticket, handle.num_sources
         return {"call": table, "ticket": ticket, "num_sources": num_sources, "weights": weights}
+
+    def _packs(self, artifact: Artifact) -> bool:
+        """Whether what packs slabs evaluates the relation."""
+        if self.num_nodes == 1:
+            return False
+        given = {each.value for each in artifact.kernels[self.spec.kernels["pack"]].args}
+        return "key_to_rank" in given
 
     def _load(self, artifact: Artifact, name: str) -> Kernel:
         spec = artifact.kernels[name]

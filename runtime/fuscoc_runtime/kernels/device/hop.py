@@ -1,8 +1,8 @@
-"""A dispatch across nodes: rows are packed into slabs. What has come of others is planned with this
-rank's own (`plan`).
+"""A dispatch across nodes: rows are packed into slabs, with what is counted of them (`hop_counts`).
+What has come of others is planned with this rank's own (`plan`).
 
-Nothing here depends on what peers do, and nothing is counted before it is sent: a segment has its
-place in every slab, whether it goes there or not.
+Nothing here depends on what peers do: a segment has its place in every slab, whether it goes there
+or not.
 """
 
 import triton
@@ -12,6 +12,7 @@ from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync = load("words"), load("vectors"), load("sync")
 slabs, points, of_tiles = load("slabs"), load("points"), load("tiles")
+hop_counts = load("hop_counts")
 
 POINTS = tl.constexpr(256)  # that a program drops at once
 
@@ -20,44 +21,77 @@ POINTS = tl.constexpr(256)  # that a program drops at once
 def pack(
     call, num_sources, refuses, weights, source_fields, slab_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
-    weighted: tl.constexpr, strided: tl.constexpr = False,
+    weighted: tl.constexpr, tile: tl.constexpr, tiles: tl.constexpr, compact: tl.constexpr,
+    strided: tl.constexpr = False, given=(), relation: tl.constexpr = None,
 ):  # fmt: skip
-    """All slabs of a dispatch. A rank that ``refuses`` it has no segments, and says so."""
+    """All slabs of a dispatch, by programs that count, one for those of the planner, and others. A
+    rank that ``refuses`` it has no segments, and says so. The
+    shuffle's own ``relation(point, given)`` says ranks, keys and cells of points; without one a
+    kernel before has evaluated it."""
     sync.follow()
     slabs.tell_exchange(call, 0)
-    begin = tl.program_id(0).to(tl.int64)
-    for place in range(begin, num_sources, tl.num_programs(0)):
-        pack_place(
-            call, place, weights, source_fields, slab_at, load_source, store_row, fanout, lanes,
-            parts, weighted, strided,
+    number = tl.program_id(0).to(tl.int64)
+    size: tl.constexpr = tile[0] * tiles
+    counting = (num_sources + size - 1) // size
+    if number < counting:
+        hop_counts.count(call, number, num_sources, given, relation, fanout, tile, tiles, compact)
+    else:
+        pack_share(
+            call, number - counting, tl.num_programs(0) - counting, num_sources, weights,
+            source_fields, slab_at, load_source, store_row, fanout, lanes, parts, weighted, strided,
+            given, relation,
         )  # fmt: skip
-    num_points = sync.word(call, words.STRIDE) * fanout
-    for first in range(
-        num_sources * fanout + begin * POINTS, num_points, tl.num_programs(0) * POINTS
-    ):
-        at = first + tl.arange(0, POINTS).to(tl.int64)
-        for node in range(sync.word(call, words.NUM_NODES)):
-            of_points = slabs.point_words(slabs.leaving(call, node)) + at
-            tl.store(of_points, tl.full((POINTS,), -1, tl.int64), mask=at < num_points)
-    if tl.program_id(0) == 0:
+    if number == 0:
         status = tl.where(refuses != 0, -1, num_sources).to(tl.int32)
         for node in range(sync.word(call, words.NUM_NODES)):
             slabs.store_header(slabs.leaving(call, node), slabs.epoch_of(call), status)
 
 
 @triton.jit
+def pack_share(
+    call, begin, programs, num_sources, weights, source_fields, slab_at, load_source: tl.constexpr,
+    store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
+    weighted: tl.constexpr, strided: tl.constexpr, given, relation: tl.constexpr,
+):  # fmt: skip
+    """What one of so many programs packs."""
+    for place in range(begin, num_sources, programs):
+        pack_place(
+            call, place, weights, source_fields, slab_at, load_source, store_row, fanout, lanes,
+            parts, weighted, strided, given, relation,
+        )  # fmt: skip
+    num_points = sync.word(call, words.STRIDE) * fanout
+    for first in range(num_sources * fanout + begin * POINTS, num_points, programs * POINTS):
+        at = first + tl.arange(0, POINTS).to(tl.int64)
+        for node in range(sync.word(call, words.NUM_NODES)):
+            of_points = slabs.point_words(slabs.leaving(call, node)) + at
+            tl.store(of_points, tl.full((POINTS,), -1, tl.int64), mask=at < num_points)
+
+
+@triton.jit
 def pack_place(
     call, place, weights, source_fields, slab_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
-    weighted: tl.constexpr, strided: tl.constexpr,
+    weighted: tl.constexpr, strided: tl.constexpr, given, relation: tl.constexpr,
 ):  # fmt: skip
     """The row and the points of a segment to every node that it goes to; -1 to the others. This
     rank's own node needs no row."""
     lane = tl.arange(0, lanes)
     at = place * fanout + lane
     exists = lane < fanout
-    key = tl.load(sync.array(call, words.OWN_KEYS, tl.int64) + at, mask=exists, other=-1)
-    rank = tl.load(sync.array(call, words.OWN_RANKS, tl.int64) + at, mask=exists, other=-1)
+    keys = sync.array(call, words.OWN_KEYS, tl.int64) + at
+    ranks = sync.array(call, words.OWN_RANKS, tl.int64) + at
+    if relation is None:
+        key = tl.load(keys, mask=exists, other=-1)
+        rank = tl.load(ranks, mask=exists, other=-1)
+        cell = points.cell_of(call, place, fanout, strided)
+    else:
+        rank, key, cells = relation(place * fanout + tl.minimum(lane, fanout - 1), given)
+        rank = tl.where(exists, rank, -1)
+        key = tl.where(exists, key, -1)
+        tl.store(ranks, rank, mask=exists)
+        tl.store(keys, key, mask=exists)
+        tl.store(sync.array(call, words.SRC_OFFSETS, tl.int64) + at, cells, mask=exists)
+        cell = vectors.pick(cells, 0, lanes)
     of_tiles.note_absent(call, of_tiles.is_absent(rank, key).to(tl.int32))
     bits = tl.full((lanes,), 0, tl.int32)
     if weighted:
@@ -72,7 +106,6 @@ def pack_place(
         tl.store(of_points, tl.where(to == node, word, -1), mask=exists)
     own = sync.word(call, words.NODE)
     if vectors.largest(((to >= 0) & (to != own)).to(tl.int32), 0) == 1:
-        cell = points.cell_of(call, place, fanout, strided)
         for part in range(parts):
             tiles = load_source(part, source_fields, cell)
             for node in range(sync.word(call, words.NUM_NODES)):

@@ -14,7 +14,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync = load("words"), load("vectors"), load("sync")
-plan, place = load("plan"), load("place")
+plan, place, reports = load("plan"), load("place"), load("reports")
 
 POINTS = tl.constexpr(1024)  # that a program tells at once
 ACROSS = tl.constexpr(1)  # in place of an epoch: combines are numbered across dispatches
@@ -93,7 +93,7 @@ def agree(call: tl.int64, joins: tl.int64, num_slots: tl.int64):
         tl.store(counts + peer * (place.COLUMNS + 1) + place.COLUMNS, -1, mask=cannot)
         tl.debug_barrier()
         lengths = place.lengths(call, counts)
-        plan.report(call, counts, lengths, num_slots, place.COLUMNS)
+        reports.report(call, counts, lengths, num_slots, place.COLUMNS)
         if vectors.largest(cannot.to(tl.int32), 0) > 0:
             carry_out_none(call)
 

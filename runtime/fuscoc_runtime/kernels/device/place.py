@@ -12,7 +12,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, plan = load("words"), load("vectors"), load("sync"), load("plan")
-of_tiles = load("tiles")
+of_tiles, reports = load("tiles"), load("reports")
 
 COLUMNS = tl.constexpr(1)  # what ranks tell: their slots
 
@@ -29,7 +29,7 @@ def place(call, num_sources, fanout: tl.constexpr, tile: tl.constexpr):
     """Slot codes of a tile; the first program also says what this rank receives."""
     counts = plan.counts_of_ranks(call, COLUMNS)
     failed = sync.aborted(call) != 0
-    failed = failed | plan.stops(call, counts, lengths(call, counts), COLUMNS)
+    failed = failed | reports.stops(call, counts, lengths(call, counts), COLUMNS)
     if tl.program_id(0) == 0:
         plan.store_sources(call, counts, COLUMNS, failed)
 

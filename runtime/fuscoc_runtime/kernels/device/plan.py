@@ -12,9 +12,10 @@ A compact target has one row for a segment and a rank. Its rows are counted like
 keys, one for each rank: the columns of a table of counts are the keys, then the ranks.
 
 Of several nodes a rank plans its own segments and those that have landed here, those of each node
-by programs of their own. It tells the counts of each, in the name of the rank that they are of: so
-slots are dealt out by the order of all ranks. What has landed has keys of this node alone, numbered
-there: so ranks tell each other no more than these.
+by programs of their own, as who sent them has counted them (`hop_counts`). It tells the counts of
+each, in the name of the rank that they are of: so slots are dealt out by the order of all ranks.
+What has landed has keys of this node alone, numbered there: so ranks tell each other no more than
+these.
 """
 
 import triton
@@ -23,7 +24,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, slabs = load("words"), load("vectors"), load("sync"), load("slabs")
-of_tiles = load("tiles")
+of_tiles, reports = load("tiles"), load("reports")
 
 COUNTS = tl.constexpr(2048)  # that a program of `exchange` adds up at once
 PAIRS = tl.constexpr(128 * 128)  # of points that a program of `count` compares at once
@@ -41,9 +42,6 @@ def count(
     compact: tl.constexpr,
 ):
     """Rows of every key in this program's tiles, and of a point's key before it there."""
-    sync.follow(True)
-    if sync.word(call, words.NUM_NODES) > 1:
-        slabs.tell_exchange(call, 1)
     counts = counts_of_program(call, keys)
     num_keys = sync.word(call, words.NUM_KEYS)
     for first in range(0, num_columns(call, compact), block):
@@ -69,7 +67,7 @@ def count_tile(
 ):  # fmt: skip
     size: tl.constexpr = tile[0] * tile[1]
     point, live = of_tiles.tile_points(tile_index, num_sources, fanout, tile)
-    key, rank, absent = of_tiles.load_keys(call, tile_index * tile[0], point, live, fanout)
+    key, rank, absent = of_tiles.load_keys(call, point, live)
     of_tiles.note_absent(call, absent)
     within = tl.load(counts + key, mask=key >= 0, other=0)
     place = tl.arange(0, size)
@@ -83,7 +81,7 @@ def count_tile(
             at, exists = of_tiles.points_at(
                 other.to(tl.int64), tile_index, num_sources, fanout, tile
             )
-            their, _, _ = of_tiles.load_keys(call, tile_index * tile[0], at, exists, fanout)
+            their, _, _ = of_tiles.load_keys(call, at, exists)
             before = (their[None, :] == key[:, None]) & (other[None, :] < place[:, None])
             within += vectors.total(before.to(tl.int32), 1)
     tl.store(sync.array(call, words.WITHIN, tl.int32) + point, within, mask=live)
@@ -142,23 +140,42 @@ def exchange(
     counted = sync.array(call, words.TILE_COUNTS, tl.int32)
     size: tl.constexpr = tile[0] * tiles
     num_programs = (num_sources // num_nodes + size - 1) // size
-    sums = add_up(counted + node * num_programs * keys, num_programs, key, columns, keys, block)
+    counted += node * num_programs * keys
     sources = told_sources(call, node, num_sources)
+    if num_nodes > 1:
+        slabs.tell_exchange(call, 1)
+        # Of segments that there are; further places have none.
+        counting = (tl.maximum(sources, 0) + size - 1) // size
+        told = slabs.counts_of(call, slabs.landed(call, node), 0)
+        num_keys = sync.word(call, words.NUM_KEYS)
+        column = tl.where(key < num_keys, key, key - num_keys + sync.word(call, words.SLAB_KEYS))
+        stride = sync.word(call, words.SLAB_COLUMNS)
+        sums = add_up(
+            told + column, stride, counting, counted + key, num_programs, key < columns, keys, block
+        )
+    else:
+        at = counted + key
+        sums = add_up(at, keys, num_programs, at, num_programs, key < columns, keys, block)
     store_counts(call, node, sources, key, sums, columns, number == 0)
     flag_counts(call)
 
 
 @triton.jit
-def add_up(counted, num_programs, key, columns, keys: tl.constexpr, block: tl.constexpr):
-    """Make a block of columns of what programs have counted sums over those before; all sums."""
+def add_up(
+    told, stride, counting, counted, num_programs, exists, keys: tl.constexpr, block: tl.constexpr
+):
+    """Sums over programs of a block of columns of what so many programs before, ``counting``, have
+    ``told``, ``stride`` apart. What is ``counted`` before every program, ``keys`` apart, may lie
+    in the same place."""
     sums = tl.full((block,), 0, tl.int32)
     chunk: tl.constexpr = COUNTS // block
     for start in range(0, num_programs, chunk):
         index = start + tl.arange(0, chunk).to(tl.int64)
-        at = counted + index[:, None] * keys + key[None, :]
-        mask = (index[:, None] < num_programs) & (key[None, :] < columns)
-        counts = tl.load(at, mask=mask, other=0)
-        tl.store(at, sums[None, :] + vectors.running(counts, 0) - counts, mask=mask)
+        mask = (index[:, None] < counting) & exists[None, :]
+        counts = tl.load(told[None, :] + index[:, None] * stride, mask=mask, other=0)
+        mask = (index[:, None] < num_programs) & exists[None, :]
+        before = sums[None, :] + vectors.running(counts, 0) - counts
+        tl.store(counted[None, :] + index[:, None] * keys, before, mask=mask)
         sums += vectors.total(counts, 0)
     return sums
 
@@ -215,39 +232,6 @@ def told_sources(call, node, num_sources):
 
 
 @triton.jit
-def stops(call, counts, slots, columns):
-    """With exact sizes, whether nothing of the call is moved, which all ranks find out alike: one
-    refuses it, or the windows are too small. ``slots`` are those of every rank."""
-    peer = tl.arange(0, words.MAX_RANKS)
-    there = peer < sync.word(call, words.NUM_RANKS)
-    sources = tl.load(counts + peer * (columns + 1) + columns, mask=there, other=0)
-    stop = (sources < 0) | (sources > sync.word(call, words.MAX_SOURCES))
-    stop = stop | (slots > sync.word(call, words.CAPACITY))
-    return (vectors.largest((there & stop).to(tl.int32), 0) > 0) & (sync.is_exact(call) != 0)
-
-
-@triton.jit
-def report(call, counts, slots, rows, columns):
-    """Tell the host, with exact sizes, what it waits for; by one program."""
-    if sync.is_exact(call):
-        peer = tl.arange(0, words.MAX_RANKS)
-        there = peer < sync.word(call, words.NUM_RANKS)
-        sources = tl.load(counts + peer * (columns + 1) + columns, mask=there, other=0)
-        store_report(call, words.REPORT_SLOTS + peer, slots)
-        store_report(call, words.REPORT_SOURCES + peer, sources)
-        store_report(call, words.REPORT_ROWS, rows)
-        store_report(call, words.REPORT_ABORTED, sync.aborted(call))
-
-
-@triton.jit
-def store_report(call, at, value):
-    """Numbers and, in the same words of 64 bits, the epoch that tells which call they are of."""
-    epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
-    both = (epoch.to(tl.int64) << 32) | (value.to(tl.int64) & 0xFFFFFFFF)
-    tl.store(sync.array(call, words.REPORT, tl.int64) + at, both)
-
-
-@triton.jit
 def assign(
     call, num_sources, key_to_rank, fanout: tl.constexpr, keys: tl.constexpr, block: tl.constexpr,
     align: tl.constexpr, padding: tl.constexpr, tile: tl.constexpr, tiles: tl.constexpr,
@@ -289,12 +273,12 @@ def place_keys(
         )  # fmt: skip
         # Through memory, since a vector cannot be indexed by another.
         tl.store(counted + key, tl.load(counted + key) + base)
-    failed = failed | stops(call, counts, begins, columns)
+    failed = failed | reports.stops(call, counts, begins, columns)
     if tl.program_id(0) == 0:
         rows = vectors.pick(begins, sync.word(call, words.RANK), words.MAX_RANKS)
         if compact:
             rows = rows_here(call, counts + num_keys, columns)
-        report(call, counts, begins, rows, columns)
+        reports.report(call, counts, begins, rows, columns)
         store_sources(call, counts, columns, failed)
     return failed
 
@@ -358,16 +342,19 @@ def assign_tile(
     num_ranks = sync.word(call, words.NUM_RANKS)
     capacity = sync.word(call, words.CAPACITY).to(tl.int32)
     point, exists = of_tiles.tile_points(tile_index, num_sources, fanout, tile)
-    to = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=exists, other=-1)
+    if sync.word(call, words.NUM_NODES) > 1:
+        to, of, within, rows = slabs.lay_out(
+            call, tile_index * tile[0], point, exists, fanout, compact
+        )
+    else:
+        to, of, within, rows = counted_points(call, point, exists, compact)
     live = exists & (to >= 0)
-    of = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=live, other=0)
-    slot = tl.load(counted + of, mask=live, other=0)
-    slot += tl.load(sync.array(call, words.WITHIN, tl.int32) + point, mask=live, other=0)
+    slot = tl.load(counted + of, mask=live, other=0) + within
     fits = live & (slot < capacity)
     row = slot
     if compact:
         row = tl.load(counted + num_keys + to, mask=live, other=0)
-        row += tl.load(sync.array(call, words.WITHIN_ROWS, tl.int32) + point, mask=live, other=0)
+        row += rows
         fits = fits & (row < num_ranks * sync.word(call, words.MAX_SOURCES))
         fits = fits & (row < capacity)
     overflowed = vectors.total((live & (fits == 0)).to(tl.int32), 0)
@@ -382,6 +369,19 @@ def assign_tile(
     code = tl.where(fits, (to.to(tl.int32) << words.SLOT_BITS) + slot, -1)
     tl.store(sync.array(call, words.CODES, tl.int32) + point, code, mask=exists)
     first_slots(call, tile_index, num_sources, tl.reshape(to, tile), tl.reshape(row, tile))
+
+
+@triton.jit
+def counted_points(call, point, exists, compact: tl.constexpr):
+    """Ranks and keys of points, and rows before them, as `count` has them."""
+    to = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=exists, other=-1)
+    goes = exists & (to >= 0)
+    of = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=goes, other=0)
+    within = tl.load(sync.array(call, words.WITHIN, tl.int32) + point, mask=goes, other=0)
+    rows = within
+    if compact:
+        rows = tl.load(sync.array(call, words.WITHIN_ROWS, tl.int32) + point, mask=goes, other=0)
+    return to, of, within, rows
 
 
 @triton.jit

@@ -1,7 +1,8 @@
 """Slabs: what a rank sends the rank of its own place in another node, all of one fixed size.
 
 In a dispatch every source segment has a place in the slab of every node, the same in all. A slab
-has a header, then a word for every point, then the rows, of the target's fields. The word says in
+has a header, then a word for every point, then what its rank has counted of them (`hop_counts`),
+then the rows, of the target's fields. The word says in
 its lower half to which rank of that node the point goes, and its key, as a slot code says rank and
 slot; in its upper half are the bits of the weight. It is -1 if the point does not go there, and
 places without any such point hold no row. On the way back a slab has a header, a flag for every
@@ -123,6 +124,35 @@ def load_points(call, source, point, mask, fanout: tl.constexpr):
     at = point - node * num_points
     come = tl.where(is_of(slab, epoch_of(call)), num_points, 0)
     return tl.load(point_words(slab) + at, mask=mask & (at < come), other=-1)
+
+
+@triton.jit
+def counts_of(call, slab, index):
+    """Counts of the tiles of one program of the planner."""
+    counts = (slab + sync.word(call, words.SLAB_COUNTS)).to(tl.pointer_type(tl.int32))
+    return counts + index * sync.word(call, words.SLAB_COLUMNS)
+
+
+@triton.jit
+def within_of(call, slab, name: tl.constexpr):
+    """Rows before each point in its tile: of its key, or, by the other ``name``, of its rank."""
+    return (slab + sync.word(call, name)).to(tl.pointer_type(tl.int32))
+
+
+@triton.jit
+def lay_out(call, source, point, mask, fanout: tl.constexpr, compact: tl.constexpr):
+    """Of points, among those of all nodes, of the node that a segment has landed from: ranks, keys,
+    and rows before them. Weights are put where kernels behind this one find them."""
+    word = load_points(call, source, point, mask, fanout)
+    tl.store(sync.array(call, words.WEIGHTS, tl.int32) + point, weight_of(word), mask=mask)
+    node = source // sync.word(call, words.STRIDE)
+    at = point - node * sync.word(call, words.STRIDE) * fanout
+    slab, goes = landed(call, node), rank_of(word) >= 0
+    within = tl.load(within_of(call, slab, words.SLAB_WITHIN) + at, mask=goes, other=0)
+    rows = within
+    if compact:
+        rows = tl.load(within_of(call, slab, words.SLAB_WITHIN_ROWS) + at, mask=goes, other=0)
+    return rank_of(word), key_of(word), within, rows
 
 
 @triton.jit

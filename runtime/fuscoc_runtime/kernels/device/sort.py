@@ -63,7 +63,8 @@ def exchange(
     """``plan.exchange``, of what so many ``programs`` have counted."""
     key = tl.program_id(0) * block + tl.arange(0, block)
     counted = sync.array(call, words.TILE_COUNTS, tl.int32)
-    sums = plan.add_up(counted, programs, key, columns, keys, block)
+    at = counted + key
+    sums = plan.add_up(at, keys, programs, at, programs, key < columns, keys, block)
     plan.tell_counts(call, num_sources, key, sums, columns)
 
 

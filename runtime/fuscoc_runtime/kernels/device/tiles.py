@@ -7,7 +7,7 @@ import triton.language as tl
 
 from fuscoc_runtime.kernels.device import load
 
-words, vectors, sync, slabs = load("words"), load("vectors"), load("sync"), load("slabs")
+words, vectors, sync = load("words"), load("vectors"), load("sync")
 
 
 @triton.jit
@@ -32,22 +32,11 @@ def tile_of(number, tiles: tl.constexpr):
 
 
 @triton.jit
-def load_keys(call, source, point, live, fanout: tl.constexpr):
-    """Keys of points of a tile that begins with a segment, -1 of those that go nowhere, their
-    ranks, and which should go somewhere that does not exist. What has landed from nodes is laid out
-    for the kernels behind this one."""
-    keys = sync.array(call, words.KEYS, tl.int64) + point
-    ranks = sync.array(call, words.RANKS, tl.int64) + point
-    if sync.word(call, words.NUM_NODES) > 1:
-        word = slabs.load_points(call, source, point, live, fanout)
-        rank, key = slabs.rank_of(word), slabs.key_of(word)
-        tl.store(ranks, rank, mask=live)
-        tl.store(keys, key, mask=live)
-        weights = sync.array(call, words.WEIGHTS, tl.int32) + point
-        tl.store(weights, slabs.weight_of(word), mask=live)
-    else:
-        key = tl.load(keys, mask=live, other=-1)
-        rank = tl.load(ranks, mask=live, other=-1)
+def load_keys(call, point, live):
+    """Keys of points of a tile, -1 of those that go nowhere, their
+    ranks, and which should go somewhere that does not exist."""
+    key = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=live, other=-1)
+    rank = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=live, other=-1)
     absent = is_absent(rank, key).to(tl.int32)
     return tl.where(rank >= 0, key, -1).to(tl.int32), rank, absent
 

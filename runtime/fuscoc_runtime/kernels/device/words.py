@@ -96,7 +96,13 @@ RECEIPTS_IN = tl.constexpr(82)  # and of this rank's that had none there
 EXCHANGES = tl.constexpr(83)  # address of i32 [2] of the host: calls whose slabs travel, or have
 NUM_KEYS = tl.constexpr(84)  # that are counted: of all, or of several nodes those of this one
 NODE_KEYS = tl.constexpr(85)  # address of i64 [keys], the number of each in the node that it is of
-NUM_WORDS = tl.constexpr(86)
+# Where the parts of a slab begin that a rank counts, in bytes, and how many columns it has:
+SLAB_WITHIN = tl.constexpr(86)  # i32 [stride][fanout] rows of its key before a point in its tile,
+SLAB_WITHIN_ROWS = tl.constexpr(87)  # of its rank, likewise,
+SLAB_COUNTS = tl.constexpr(88)  # i32 [tiles][columns] rows of every key and rank
+SLAB_COLUMNS = tl.constexpr(89)
+SLAB_KEYS = tl.constexpr(90)  # of them for keys, as many as any node has
+NUM_WORDS = tl.constexpr(91)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
