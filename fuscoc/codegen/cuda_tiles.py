@@ -29,9 +29,9 @@ BULK_WORD, BULK_LINE = 16, 128  # bytes: of what bulk copies move, and the lines
 PIECE_WARPS = 28, 24  # of a CTA, there and back: 72 and 80 registers a thread
 LINES_IN_FLIGHT, LINE_BYTES = 8, 16  # of a lane: kLinesInFlight and kLine of boxes.cuh
 TURNING_WARPS, TILE_BYTES = 20, 25_344  # of a CTA that turns tiles; of a buffer
-TURN_HELPERS = 8, 7  # its other warps: four bring tiles, three store them, and one marks slots
+# Its other warps: four bring tiles, three store them, and one marks slots.
+TURN_HELPERS = {"dispatch_warps": 8, "combine_warps": 7}
 TILE_BUFFERS = 6  # of a CTA: two of each slot of ring.cuh
-LEAST_TILE_BYTES = 18_432  # one holds a `Places` of boxes.cuh for every warp
 PIECE_STATIC_SHARED = 40 * 1024  # at most what headers of pieces declare,
 TURN_STATIC_SHARED = 14 * 1024  # and where tiles are turned
 PIECE_ARCH = "sm_80"  # and later ones: their tiles fit into what the least of them have
@@ -118,7 +118,7 @@ def choose_piece_sizes(shuffle: CudaShuffle) -> PieceSizes:
     words = tuple(WordSizes(field.name, unit_bytes(field)) for field in shuffle.leaving)
     if all(each.word_bytes == 16 for each in words):
         return PieceSizes(*PIECE_WARPS, None, words)
-    there, back = (TURNING_WARPS + helpers for helpers in TURN_HELPERS)
+    there, back = (TURNING_WARPS + helpers for helpers in TURN_HELPERS.values())
     return PieceSizes(there, back, TILE_BYTES, words)
 
 

@@ -12,16 +12,15 @@ from fuscoc.codegen.cuda_tiles import (
     BULK_WORD,
     LINE_BYTES,
     MAX_TEAMS,
-    LEAST_TILE_BYTES,
     PIECE_ARCH,
     PIECE_STATIC_SHARED,
-    TILE_BUFFERS,
-    TURN_HELPERS,
-    TURN_STATIC_SHARED,
     PLACE_BYTES,
     PLAN_THREADS,
     SORTED_ROWS,
     TARGETS,
+    TILE_BUFFERS,
+    TURN_HELPERS,
+    TURN_STATIC_SHARED,
     WARP,
     bulk_room,
     fields_in_runs,
@@ -155,19 +154,14 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
         if tile_bytes is not None:
             if tile_bytes % BUFFER_ALIGN:
                 raise VerifyError(f"needs tiles of a multiple of {BUFFER_ALIGN} bytes")
-            if tile_bytes < LEAST_TILE_BYTES:
-                raise VerifyError(f"needs tiles of {LEAST_TILE_BYTES} bytes and more")
-            for leg, helpers in zip(("dispatch_warps", "combine_warps"), TURN_HELPERS, strict=True):
-                if op.read(leg) <= helpers:
-                    raise VerifyError(f"needs more than {helpers} warps for '{leg}'")
+            if any(op.read(leg) <= helpers for leg, helpers in TURN_HELPERS.items()):
+                raise VerifyError(f"needs warps that turn tiles, beside {TURN_HELPERS}")
         (target,) = (each for each in TARGETS if each.arch == PIECE_ARCH)
-        needed = PIECE_STATIC_SHARED
-        if tile_bytes is not None:
-            needed = TILE_BUFFERS * tile_bytes + TURN_STATIC_SHARED
+        tiles = TILE_BUFFERS * (tile_bytes or 0)
+        needed = tiles + (TURN_STATIC_SHARED if tiles else PIECE_STATIC_SHARED)
         if needed > target.shared_bytes:
-            raise VerifyError(
-                f"needs {needed} bytes of shared memory, and has {target.shared_bytes}"
-            )
+            room = target.shared_bytes
+            raise VerifyError(f"needs {needed} bytes of shared memory, and has {room}")
 
 
 class TritonPieceTile(Op, name="triton_piece_tile"):

@@ -387,15 +387,14 @@ def test_pieces_are_read_in_words_of_their_runs(old: str, tile: str) -> None:
 
 PIECE_TILES = [
     ("combine_warps = 27", "combine_warps = 33", "must not put more than 32 warps into a CTA"),
-    ("combine_warps = 27", "combine_warps = 7", "needs more than 7 warps for 'combine_warps'"),
-    ("dispatch_warps = 28", "dispatch_warps = 8", "needs more than 8 warps for 'dispatch_warps'"),
+    ("combine_warps = 27", "combine_warps = 7", "needs warps that turn tiles, beside {"),
+    ("dispatch_warps = 28", "dispatch_warps = 8", "needs warps that turn tiles, beside {"),
     (
         "tile_bytes = 25344",
         "tile_bytes = 25472",
         "needs 167168 bytes of shared memory, and has 166912",
     ),
     ("tile_bytes = 25344", "tile_bytes = 25300", "needs tiles of a multiple of 128 bytes"),
-    ("tile_bytes = 25344", "tile_bytes = 12800", "needs tiles of 18432 bytes and more"),
     ("tile_bytes = 25344 : i64, ", "", "needs 'tile_bytes' exactly where words are narrow"),
     ('field = "pixels", word_bytes', 'field = "other", word_bytes', "needs the fields of a row"),
     ('field = "pixels", lines', 'field = "other", lines', "needs the fields of a row in 'fields'"),
