@@ -1,10 +1,10 @@
 """What ranks of the same place in their nodes send each other, in messages whose sizes both know.
 
-One group of sends and receives, posted in the order of the current stream: no host waits for
-another, and none says how much it sends. On a GPU they are commands of a list, which C hands to
-NCCL, and words of the host tell how far the stream has got: between kernels these write them, as a
-write of the stream's own would be waited for. On the CPU, where gloo moves bytes while the host
-waits, a call waits for them.
+Groups of sends and receives, each posted where its list has come, on the current stream or on one
+beside it: no host waits for another, and none says how much it sends. On a GPU they are commands of
+a list, which C hands to NCCL, and words of the host tell how far the stream has got: between
+kernels these write them, as a write of the stream's own would be waited for. On the CPU, where gloo
+moves bytes while the host waits, a call waits for them.
 """
 
 from __future__ import annotations
