@@ -15,9 +15,16 @@ from tests.lang.mistakes import EXAMPLES, code, good, spoilt
 MOE = next(text for text in EXAMPLES if "shuffle moe" in text)
 UNPACK = next(text for text in EXAMPLES if "shuffle vit_unpack" in text)
 SYNTAX = {"FSC001", "FSC002", "FSC003"}
+COMMENT = re.compile(r"//[^\n]*")
+COMMENTS = {each for text in EXAMPLES for each in COMMENT.findall(text)}
 
 
-@given(spoilt(most=1).filter(lambda text: "#" not in code(text)))  # which hides a line
+def shows_all(text: str) -> bool:
+    """Whether no mistake hides the rest of its line, and with it what is declared there."""
+    return "#" not in code(text) and COMMENTS.issuperset(COMMENT.findall(text))
+
+
+@given(spoilt(most=1).filter(shows_all))
 @example(MOE.replace("route   r(t, k)", "route   rtokens, k)"))
 @example(MOE.replace("layout  by_token", "layout  by;_token"))
 @example(MOE.replace("segment token", "segment to,ken"))
