@@ -122,7 +122,7 @@ def _packed_extents(
             fix=Fix(slot.span, layout.dims[-1].name, f"write `packed({layout.dims[-1].name})`"),
         )
         return None
-    if slot.name in scope.symbols:
+    if slot.name in scope.symbols and slot.name not in scope.doubtful:
         scope.sink.report(
             "FSC031",
             slot.span,

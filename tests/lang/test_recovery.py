@@ -28,6 +28,7 @@ def shows_all(text: str) -> bool:
 @example(MOE.replace("route   r(t, k)", "route   rtokens, k)"))
 @example(MOE.replace("layout  by_token", "layout  by;_token"))
 @example(MOE.replace("segment token", "segment to,ken"))
+@example(MOE.replace("layout  by_token", "layout  s;by_token"))  # as slots are called
 @example(UNPACK.replace("segment patch {", "segment patch ("))
 def test_one_syntax_error_is_all_that_is_reported(text: str) -> None:
     """Nothing else is wrong, so nothing of the check may come along."""
