@@ -78,7 +78,7 @@ def test_one_foreign_character_is_one_error(
 ) -> None:
     """Before or behind any word of a spec, its keywords included."""
     plain = re.sub("//.*", lambda comment: " " * len(comment[0]), text)
-    word = data.draw(st.sampled_from(list(re.finditer(r"\w+|->|\.\.|\S", plain))))
+    word = data.draw(st.sampled_from(list(re.finditer(r"\d+\.\d+|\w+|->|\.\.|\S", plain))))
     at = word.end() if behind else word.start()
     (found,) = answer(text[:at] + char + text[at:])
     assert (found.code, found.primary.span.start) == ("FSC002", at)
