@@ -75,11 +75,7 @@ def print_pieces(
             *_shape(shuffle, op, num_loops, sizes, alike),
             *(_sizes_of_boxes(layout) if alike is None else []),
             "",
-            *(
-                row_relation(module, shuffle)
-                if op is None
-                else _relation(module, shuffle, op, pieces)
-            ),
+            *_relation(module, shuffle, op, pieces),
             "}  // namespace",
             "",
         ]
@@ -87,20 +83,17 @@ def print_pieces(
     def launch(warps: int) -> Launch:
         return Launch(warps * WARP, warps * (sizes.tile_bytes or 0))
 
-    kernels = {
-        "plan": (Launch(PIECE_PLAN_THREADS, 0), "place_pieces<Shape, Relation>"),
-        "dispatch": (launch(sizes.dispatch_warps), "move<Shape, Relation>"),
-        "refuse": (Launch(REFUSE_THREADS, 0), "refuse<Shape>"),
-        "combine": (launch(sizes.combine_warps), "give_back<Shape>"),
-    }
+    plan, there, back = "place_pieces<Shape, Relation>", "move<Shape, Relation>", "give_back<Shape>"
     if alike is not None:
-        kernels |= {
-            "plan": (kernels["plan"][0], "place_entries<Shape, Relation>"),
-            "dispatch": (kernels["dispatch"][0], "move_entries<Shape>"),
-            "combine": (kernels["combine"][0], "give_entries<Shape>"),
-        }
-    if shuffle.combine is None:
-        del kernels["combine"]
+        plan, there = "place_entries<Shape, Relation>", "move_entries<Shape>"
+        back = "give_entries<Shape>"
+    kernels = {
+        "plan": (Launch(PIECE_PLAN_THREADS, 0), plan),
+        "dispatch": (launch(sizes.dispatch_warps), there),
+        "refuse": (Launch(REFUSE_THREADS, 0), "refuse<Shape>"),
+    }
+    if shuffle.combine is not None:
+        kernels["combine"] = launch(sizes.combine_warps), back
     launches = {}
     for role, (sizes_of, body) in kernels.items():
         name = f"{shuffle.name}_{role}"

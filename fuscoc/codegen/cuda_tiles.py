@@ -242,10 +242,9 @@ def sorted_rows(shuffle: CudaShuffle, target: CudaTarget) -> int:
     if shuffle.fanout > 1 or shuffle.compact or shuffle.is_placed:
         return 1
     if row >= BULK_LINE:
-        moves = moving_warps(shuffle, target) >= SCATTERING_WARPS
-        return (
-            min(MOVED_ROWS, max(WARP, 1 << (SORTED_BYTES // row).bit_length() - 1)) if moves else 1
-        )
+        if moving_warps(shuffle, target) < SCATTERING_WARPS:
+            return 1
+        return min(MOVED_ROWS, max(WARP, 1 << (SORTED_BYTES // row).bit_length() - 1))
     in_runs = fields_in_runs(target.arch, list(map(unit_bytes, shuffle.fields)))
     fits = (
         rows

@@ -18,6 +18,7 @@ good = (
     | st.one_of(keyed_specs, tiled_specs).map(lambda spec: spec.text)
 )
 LEXEME = re.compile(r"[A-Za-z_]\w*|\d\w*|->|\.\.|[^\s\w]")
+COMMENT = re.compile(r"//[^\n]*")
 MARK = re.compile(r"->|\.\.|[^\s\w]")
 WORD = re.compile(r"[A-Za-z_]\w{2,}")
 # What is written in place of a mark by who thinks of another language or slips on the keyboard.
@@ -41,7 +42,7 @@ STRANGE = [";", "#", "$", "@", "\u00a0", "\u200b", "\u00e9", "\u3000", ",", "\\"
 
 def code(text: str) -> str:
     """The text with its comments blanked out."""
-    return re.sub(r"//[^\n]*", lambda comment: " " * len(comment[0]), text)
+    return COMMENT.sub(lambda comment: " " * len(comment[0]), text)
 
 
 @st.composite

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from fuscoc.lang.parser import MAX_SYNTAX_ERRORS
 from tests.lang.found import errors
-from tests.lang.mistakes import EXAMPLES, code, good, spoilt
+from tests.lang.mistakes import COMMENT, EXAMPLES, code, good, spoilt
 
 MOE = next(text for text in EXAMPLES if "shuffle moe" in text)
 UNPACK = next(text for text in EXAMPLES if "shuffle vit_unpack" in text)
 SYNTAX = {"FSC001", "FSC002", "FSC003"}
-COMMENT = re.compile(r"//[^\n]*")
 COMMENTS = {each for text in EXAMPLES for each in COMMENT.findall(text)}
 
 

@@ -13,6 +13,7 @@ from fuscoc_runtime.engine.into import Into
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.ragged import RaggedSizes
+from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.state import SLOT_BITS
 from fuscoc_runtime.engine.observer import Tally
@@ -153,14 +154,14 @@ def _count(handle: Handle) -> dict[str, Any]:
 
 def _count_node(handle: NodeHandle | ExactHandle) -> dict[str, Any]:
     launched, members = handle.launched, handle.engine.members
-    topology = members.topology
+    topology, node = members.topology, handle.engine.node
     num_sources, points, pairs, to_nodes = _pairs(launched, topology)
     filled = launched.filled if launched.has_given_slots else handle.key_counts
     received = int(filled.sum())
     near = topology.node_ranks(topology.node(members.rank))
     in_node, at = slice(near.start, near.stop), topology.local_rank(members.rank)
     remote = _without(pairs[in_node], at)
-    row_bytes = sum(rows.shape[1] * rows.element_size() for rows in handle.engine.node.rows)
+    row_bytes = sum(rows.shape[1] * rows.element_size() for rows in node.rows)
     own = (points if launched.row_index is None else pairs)[members.rank]
     crossing = _without(to_nodes, topology.node(members.rank))
     far = sum(points) - sum(points[in_node])
@@ -173,7 +174,7 @@ def _count_node(handle: NodeHandle | ExactHandle) -> dict[str, Any]:
         "local": HopStats(own, 0, row_bytes),
         "rows_to_rank": tuple(points),
         "planning_ms": 0.0,
-        "num_rounds": getattr(handle.engine.node, "num_rounds", int(topology.num_nodes > 1)),
+        "num_rounds": node.num_rounds if isinstance(node, RailNode) else 0,
     }
 
 

@@ -88,8 +88,7 @@ class Repeats:
         window = self.window.untyped_storage()
         self._begin, self._behind = window.data_ptr(), window.data_ptr() + window.nbytes()
         device = engine.members.device
-        self._device = device.index if device.type == "cuda" else None
-        if self._device is not None:
+        if device.type == "cuda":
             self._ends = Ends(device)
             self.stream, self._before = self._ends.stream, self._ends.take()
 
@@ -213,8 +212,8 @@ class Repeats:
 
     def _is_eager(self) -> bool:
         """Whether calls are made here and now, on the device of the engine."""
-        return self._device is None or (
-            torch._C._cuda_getDevice() == self._device
+        return self._ends is None or (
+            torch._C._cuda_getDevice() == self._ends.device
             and not torch._C._cuda_isCurrentStreamCapturing()
         )
 

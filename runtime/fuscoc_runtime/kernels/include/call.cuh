@@ -308,6 +308,13 @@ __device__ __forceinline__ u32 num_remote_items(const Call& call, int group) {
   return (call.routing->most_sources + group - 1) / group * (call.num_ranks - 1);
 }
 
+// By one thread, before the CTA enters: the number of this dispatch, and whether a rank is lost.
+__device__ __forceinline__ void begin_dispatch(const Call& call, u32& epoch, bool& aborted) {
+  const u32 before = *(volatile u32*)&call.state->dispatch_epoch, abort = *(volatile u32*)&call.state->abort;
+  epoch = before + 1;
+  aborted = abort;
+}
+
 // The last CTA to enter runs `advance`: what it changes, every CTA has read before. Thread 0 reads
 // it and tells the others, so that no thread's load is still under way. The last thread does the rest:
 // its warp has the least to do in small calls.

@@ -305,11 +305,7 @@ __device__ __forceinline__ void move_entries(const Call& call) {
   __shared__ typename Kind::Shared shared;
   __shared__ u32 epoch;
   __shared__ bool aborted;
-  if (threadIdx.x == 0) {
-    const u32 before = *(volatile u32*)&call.state->dispatch_epoch, abort = *(volatile u32*)&call.state->abort;
-    epoch = before + 1;
-    aborted = abort;
-  }
+  if (threadIdx.x == 0) begin_dispatch(call, epoch, aborted);
   if (threadIdx.x < kWarp) shared.copier[threadIdx.x].num = 0;
   wait_for_plan(call);
   const u32 place = enter(call);

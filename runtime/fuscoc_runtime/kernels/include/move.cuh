@@ -167,11 +167,7 @@ __device__ __forceinline__ void move(const Call& call) {
   __shared__ u32 epoch;
   __shared__ bool aborted;
   __shared__ u32 planned;
-  if (threadIdx.x == 0) {
-    const u32 before = *(volatile u32*)&call.state->dispatch_epoch, abort = *(volatile u32*)&call.state->abort;
-    epoch = before + 1;
-    aborted = abort;
-  }
+  if (threadIdx.x == 0) begin_dispatch(call, epoch, aborted);
   __syncthreads();
   const int warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
   Kind kind{call, epoch, lane, shared, reinterpret_cast<char*>(memory) + warp * Shape::tile_bytes, 0};

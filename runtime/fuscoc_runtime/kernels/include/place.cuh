@@ -33,9 +33,8 @@ struct Placing {
   __device__ __forceinline__ int claim(i64 rank, i64 slot, i64 cell) const {
     if (rank == -1) return -1;
     // One that refused has told no length: whatever comes back for such a point is lost, and said to be.
-    if (rank >= 0 && rank < call.num_ranks && shared.peers.refusing >> rank & 1)
-      return code_of(int(rank), min(max(slot, i64(0)), call.capacity - 1));
-    if (rank < 0 || rank >= call.num_ranks || slot < 0 || slot >= shared.num_slots_of[rank]) {
+    const bool known = rank >= 0 && rank < call.num_ranks, refuses = known && shared.peers.refusing >> rank & 1;
+    if (!refuses && (!known || slot < 0 || slot >= shared.num_slots_of[rank])) {
       note_dropped(call, call.state->bad_keys, dropped);
       return -1;
     }
@@ -46,6 +45,7 @@ struct Placing {
         return -1;
       }
     }
+    if (refuses) return code_of(int(rank), min(max(slot, i64(0)), call.capacity - 1));
     const int code = code_of(int(rank), slot);
     if (exchange_relaxed(claim_of(call, code), epoch) != epoch) return code;
     note_dropped(call, call.state->clashed, dropped);

@@ -165,11 +165,7 @@ __device__ __forceinline__ void dispatch(const Call& call) {
   __shared__ u64 barriers[kWarp];
   __shared__ u32 epoch;
   __shared__ bool aborted;
-  if (threadIdx.x == 0) {
-    const u32 before = *(volatile u32*)&call.state->dispatch_epoch, abort = *(volatile u32*)&call.state->abort;
-    epoch = before + 1;
-    aborted = abort;
-  }
+  if (threadIdx.x == 0) begin_dispatch(call, epoch, aborted);
   __syncthreads();
   Kind state(call, reinterpret_cast<char*>(memory), barriers, epoch);
   if (!aborted) state.before_plan(threadIdx.x / kWarp, blockDim.x / kWarp);

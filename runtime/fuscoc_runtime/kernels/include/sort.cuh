@@ -232,12 +232,16 @@ struct Sort {
         [&](int key, int place) { shared.run[key].back = place; });
   }
 
-  // The number of a row among those of its key in the tile: it has a slot if that is below the run's rows. One that
-  // has none is dropped.
-  __device__ __forceinline__ int place_in_run(int key, int before, const Run& run) const {
+  // The run of a row's key, and the row's number there: -1 where it has no key or no slot. One that should have a
+  // slot is dropped.
+  __device__ __forceinline__ int find(int key, int before, Run& run) const {
+    run = {0, 0, 0, 0};
+    if (key >= num_keys) return -1;
+    run = shared.run[key];
     const int n = shared.plan.chunk[warp][key] + before;
-    if (n >= run.rows && !shared.plan.peers.failed) note_dropped(call, call.state->overflowed, numbers.use & 1);
-    return n;
+    if (n < run.rows) return n;
+    if (!shared.plan.peers.failed) note_dropped(call, call.state->overflowed, numbers.use & 1);
+    return -1;
   }
   // What is left of a row, the n-th one of a run: its code, or what it needs to come back as a copy. -1: none has a
   // slot.

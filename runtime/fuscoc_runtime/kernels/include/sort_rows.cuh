@@ -50,14 +50,10 @@ struct SortRows : Sort<Shape, Relation> {
     }
   }
   __device__ __forceinline__ void assign(int key, int before, int row) const {
-    Run run{0, 0, 0, 0};
-    int n = -1;
-    if (key < num_keys) {
-      run = shared.run[key];
-      n = this->place_in_run(key, before, run);
-      if (n >= run.rows) n = -1;
-      if constexpr (kCopiedRows<Shape> > 1) run.back = shared.back[warp / (tile / kWarp)][key];
-    }
+    Run run;
+    const int n = this->find(key, before, run);
+    if constexpr (kCopiedRows<Shape> > 1)
+      if (n >= 0) run.back = shared.back[warp / (tile / kWarp)][key];
     if (row >= shared.end) return;
     call.slots[row] = n < 0 ? -1 : run.code + n;
     this->keep_code(row, run, n);

@@ -37,13 +37,8 @@ struct SortWords : Sort<Shape, Relation> {
     for (int s = 0; s < steps; ++s) {
       const int row = row_of_step(s), key = Base::key_of_step(keys, s);
       if (row >= num_rows) continue;
-      Run run{0, 0, 0, 0};
-      int n = -1;
-      if (key < num_keys) {
-        run = shared.run[key];
-        n = this->place_in_run(key, before[s], run);
-        if (n >= run.rows) n = -1;
-      }
+      Run run;
+      const int n = this->find(key, before[s], run);
       if (n >= 0) {
         shared.code[run.begin + n] = run.code + n;
         shared.row[run.begin + n] = u16(row);
