@@ -433,6 +433,7 @@ struct Pieces {
     }
   }
   __device__ void make_all(i64 num_entries) {
+    __syncthreads();  // what is kept of peers is there before dispatch begins
     const i64 room = call.max_sources * Shape::fanout;
     if (Shape::ragged && num_entries && threadIdx.x == 0 && shared.points > room)
       drop(call.state->excess, (shared.points - room + Shape::fanout - 1) / Shape::fanout);
