@@ -271,7 +271,9 @@ CASES = {
     "vit_unpack_wide": DenseCase("vit_unpack", 90, {"p": 2, "c": 8, "rows": 2, "columns": 9}),
     "entries": DenseCase(ENTRIES, 40),
     "kv_pages": _pages(),
-    "kv_long_pages": _pages(layers=50, page=4, heads=4, width=64),
+    # Parts of a result that pages cover whole, and others.
+    "kv_long_pages": _pages(layers=25, page=8, heads=4, width=64),
+    "kv_odd_pages": _pages(layers=7, page=21, heads=4, width=64),
     # Runs of 20 bytes, and of 4096 above, that do not end where parts of a row do.
     "kv_short_runs": _pages(layers=4100, page=1, heads=1, width=5),
     "boxes": DenseCase(BOXES),

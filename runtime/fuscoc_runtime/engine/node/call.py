@@ -50,6 +50,7 @@ class Call(ctypes.Structure):
         ("filled", ctypes.c_uint64),
         ("cell_marks", ctypes.c_uint64),
         ("begun", ctypes.c_uint64),
+        ("covered", ctypes.c_uint64),
         ("outer", ctypes.c_uint64),
         ("points_before", ctypes.c_uint64),
         ("cells_before", ctypes.c_uint64),

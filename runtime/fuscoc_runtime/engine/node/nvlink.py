@@ -51,6 +51,7 @@ class CudaNode:
     rails: Rails | None = None
     is_out_of_step = False
     _begun: torch.Tensor | None = None  # what kernels mark, until they are launched
+    _plan_clears = False  # whether they clear it before
 
     @property
     def zeroes_results(self) -> bool:
@@ -272,7 +273,7 @@ class CudaNode:
             weights,
             num_slots=num_slots,
             ragged=ragged,
-            **self._of_handle(entry),
+            **self._of_handle(entry, source),
         )
         self._bind_source(source)
         for position, tensor in enumerate(inputs):
@@ -302,7 +303,7 @@ class CudaNode:
             self._launch(self._dispatch, num_ctas, address, early)
         return handle
 
-    def _of_handle(self, entry: RingEntry) -> dict[str, Any]:
+    def _of_handle(self, entry: RingEntry, source: Sequence[torch.Tensor]) -> dict[str, Any]:
         """What else a handle has."""
         found = {}
         if self.program.compact:
@@ -427,7 +428,8 @@ class CudaNode:
         for position, tensor in enumerate(source):
             self._call.source[position] = tensor.data_ptr()
         if self.program.apart_elems:
-            self._begun = bits_of_cells(source[0], self.program.apart_elems)
+            make = torch.empty if self._plan_clears else torch.zeros
+            self._begun = bits_of_cells(source[0], self.program.apart_elems, make)
             self._call.begun = self._begun.data_ptr()
 
     def _bind_points(self, handle: Launched) -> None:

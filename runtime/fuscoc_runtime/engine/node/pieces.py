@@ -6,13 +6,15 @@ results come back by staging memory that is as large as what it sends (kernels/i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 
 from fuscoc_runtime.engine.node.call import MAX_INPUTS
 from fuscoc_runtime.engine.node.nvlink import CudaNode
 from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, NodeProgram
-from fuscoc_runtime.engine.node.rings import RingEntry
+from fuscoc_runtime.engine.node.rings import Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import MAX_RANKS, Limits, lay_out
 from fuscoc_runtime.errors import OptionError
@@ -25,6 +27,9 @@ LINE, ITEM_LINES = 16, 256
 MOST_LINES = 2**31
 """Those of kernels/include/boxes.cuh: bytes of a line, the fewest lines of an item, and the most
 of a rank."""
+
+PART_BYTES = 8192
+"""Of a result that are cleared at once: `kPart` of kernels/include/pieces.cuh."""
 
 CTA_BYTES = 32 << 10
 """Bytes of a small call for every CTA: more CTAs take longer to start and to meet."""
@@ -52,6 +57,7 @@ class PiecesNode(CudaNode):
 
     max_entries: int
     zeroes_results = False
+    _plan_clears = True
     _of_handles = frozenset({"barrier", "refused", "boxes", "marks", "told"})
     _num_codes = 0
 
@@ -90,6 +96,7 @@ class PiecesNode(CudaNode):
         if self.pieces.entry_points:  # results lie as they will, and no group is without an entry
             room, flags = most * self.pieces.entry_points * dtype.itemsize * elems, num_cells
         self._staging_bytes, self._max_flags = comes_back * room, comes_back * flags
+        self._covers = comes_back and not self.pieces.entry_points
         super().__init__(program, limits, node_group, device, schedule)
 
     def _sections(self, num_ranks: int) -> tuple[dict[str, list[int]], int]:
@@ -151,9 +158,24 @@ class PiecesNode(CudaNode):
             "max_flags": self._max_flags,
         }
 
-    def _of_handle(self, entry: RingEntry) -> dict[str, torch.Tensor]:
+    def _of_handle(
+        self, entry: RingEntry, source: Sequence[torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
         filled = self._tables["filled"][entry.index].view(torch.int32)
-        return {"filled_bits": filled, "moved": self._tables["moved"][entry.index]}
+        found = {"filled_bits": filled, "moved": self._tables["moved"][entry.index]}
+        if self._covers:
+            words = 1 + source[0].nbytes // (PART_BYTES * 32) + 1
+            found["covered"] = torch.empty(words, dtype=torch.int32, device=source[0].device)
+        return found
+
+    def _bind_source(self, source: Sequence[torch.Tensor]) -> None:
+        super()._bind_source(source)
+        self._call.result_bytes = source[0].nbytes
+
+    def _bind_points(self, handle: Launched) -> None:
+        super()._bind_points(handle)
+        if handle.covered is not None:
+            self._call.covered = handle.covered.data_ptr()
 
     def _num_copy_ctas(self, num_rows: int) -> int:
         """An even number: they come in pairs."""

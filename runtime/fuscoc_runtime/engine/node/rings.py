@@ -85,8 +85,9 @@ class Launched:
     domain, of which ``num_sources`` then is what there is room for. Where slots follow from pieces
     there are no codes and no claims; ``filled_bits``, int32, has 32 slots a word, and ``moved``,
     int64, bytes of the first field that went somewhere, the points that there are, and how many of
-    them went to every rank. Of exact sizes ``filled_slots``, bool [num_slots], is known already. Of
-    several nodes all this is of the segments that the rank has taken on, and ``sent`` of its own.
+    them went to every rank; ``covered``, int32, says which parts of a result they cover. Of exact
+    sizes ``filled_slots``, bool [num_slots], is known already. Of several nodes all this is of the
+    segments that the rank has taken on, and ``sent`` of its own.
     With a ``reply`` that is the same of its rows.
     """
 
@@ -103,6 +104,7 @@ class Launched:
     ragged: RaggedSizes | EntrySizes | None = None
     filled_bits: Tensor | None = None
     moved: Tensor | None = None
+    covered: Tensor | None = None
     filled_slots: Tensor | None = None
     sent: Sent | None = None
     reply: Launched | None = None

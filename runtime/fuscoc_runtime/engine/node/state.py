@@ -5,7 +5,7 @@ Words and stages are those of kernels/include/call.cuh and kernels/device/words.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Protocol
 
@@ -190,10 +190,12 @@ def view_points(window: Tensor, at: int, shape: tuple[int, ...]) -> Tensor:
     return window[at : at + nbytes].view(torch.int64).view(shape)
 
 
-def bits_of_cells(source: Tensor, cell_elems: int) -> Tensor:
-    """Zeros: int32 with a bit for each cell of a source's field."""
+def bits_of_cells(
+    source: Tensor, cell_elems: int, make: Callable[..., Tensor] = torch.zeros
+) -> Tensor:
+    """int32 with a bit for each cell of a source's field, as ``make`` leaves it."""
     num_words = source.numel() // cell_elems // 32 + 1
-    return torch.zeros(num_words, dtype=torch.int32, device=source.device)
+    return make(num_words, dtype=torch.int32, device=source.device)
 
 
 def lay_out(sizes: Mapping[str, Sequence[int]]) -> tuple[dict[str, list[int]], int]:

@@ -101,7 +101,8 @@ struct Call {
   i64* made_of;                   // [extents, slots of ranks, 1] what boxes were last made of (pieces)
   u32* filled;                    // [capacity] bits: the slots that have a row (pieces)
   void* cell_marks;               // [max_boxes] source cells that segments begin with (pieces),
-  u32* begun;                     // and bits of those, 0 (segments that must lie apart)
+  u32* begun;                     // and bits of those, 0 but for pieces (segments that must lie apart)
+  u32* covered;                   // parts of a result that what comes back covers; see `Covered` (pieces)
   const i64* outer;               // [max_sources][fanout] outermost index of a point (ragged domains),
   i64* points_before;             // [outermost extent + 1] points
   i64* cells_before;              // and source cells before an outermost index,
@@ -116,7 +117,7 @@ struct Call {
   i64 staged_sources;             // segments of a rank, the first ones, that are staged
   i64 capacity;
   i64 num_slots;                  // of this rank (given slots)
-  i64 result_bytes;               // combine: of `result` (given slots)
+  i64 result_bytes;               // combine: of `result` (given slots); dispatch: of the first field (pieces)
   i64 num_cells;                  // of the source, -1: whatever entries say (pieces)
   i64 max_entries;                // (pieces)
   i64 max_boxes;                  // of them

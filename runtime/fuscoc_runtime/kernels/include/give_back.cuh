@@ -5,7 +5,8 @@
 // result, line by line, and this rank's own rows straight. Half of the warps begin with what goes to peers,
 // the others with what is for this rank; sending never waits, so every flag comes.
 //
-// Of a result that rows do not fill, the rest is 0: all of it is cleared before anything is for this rank.
+// Of a result that rows do not fill, the rest is 0: all of it is cleared before anything is for this rank, or, where
+// dispatch has marked the parts that rows fill, the others, and first only if rows have bytes of these.
 #pragma once
 #include "back.cuh"
 #include "pieces.cuh"
@@ -28,7 +29,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   using Base = Back<GiveBackWords<Shape>>;
   using Own = BoxOf<Shape>;
   using Base::call, Base::shared;
-  static constexpr i64 kPart = i64(kItemLines) * kLine;  // bytes of a result that a warp clears at once
+  static constexpr int kPartsAtOnce = kCovers<Shape> ? 4 : 1;  // of a result, that a warp clears
   const int warp, lane;
   unsigned char* const memory;  // of the CTA, for tiles
 
@@ -57,10 +58,10 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     const Own& of = boxes_back<Shape>(call)[box];
     return items_of(of) * u32(__ldcg(&of.num_cells));
   }
-  // Parts of the result to be cleared: none where no two segments have a byte in common and all are moved.
+  // Items of the result to be cleared: none where no two segments have a byte in common and all are moved.
   __device__ __forceinline__ u32 num_cleared() const {
     if (Shape::disjoint && i64(*call.moved) == call.result_bytes) return 0;
-    return u32(ceil_div(call.result_bytes, kPart));
+    return u32(ceil_div(call.result_bytes, kPart * kPartsAtOnce));
   }
 
   // This warp's copy of a box, which it may have already.
@@ -71,19 +72,25 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   }
 
   __device__ __forceinline__ u32* cleared() const { return &call.state->cleared[shared.parity]; }
-  __device__ static __noinline__ void clear(char* result, i64 bytes, u32 part, u32* cleared, int lane) {
-    const i64 first = part * kPart, end = min(first + kPart, bytes), wide = first + (end - first) / kLine * kLine;
-    for (i64 at = first + lane * kLine; at < wide; at += kWarp * kLine) *reinterpret_cast<uint4*>(result + at) = {};
-    for (i64 at = wide + lane; at < end; at += kWarp) result[at] = 0;
+  __device__ static __noinline__ void clear(const Call& call, u32 item, u32* cleared, int lane) {
+    const i64 first = i64(item) * kPartsAtOnce;
+    const u32 there = kCovers<Shape> ? __ldcg(&covered(call).bits[first / 32]) >> first % 32 : 0;
+    for (int i = 0; i < kPartsAtOnce; ++i) {
+      if (there >> i & 1) continue;
+      const i64 begin = min((first + i) * kPart, call.result_bytes), end = min(begin + kPart, call.result_bytes);
+      const i64 wide = begin + (end - begin) / kLine * kLine;
+      for (i64 at = begin + lane * kLine; at < wide; at += kWarp * kLine) *reinterpret_cast<uint4*>(call.result + at) = {};
+      for (i64 at = wide + lane; at < end; at += kWarp) call.result[at] = 0;
+    }
     __syncwarp();
     if (lane != 0) return;
     fence_gpu();
     atomicAdd(cleared, 1u);
   }
-  // Warps that run have all parts by now, and clear them without waiting.
-  __device__ __forceinline__ void wait_for_cleared(u32 parts) const {
+  // Warps that run have all of them by now, and clear them without waiting.
+  __device__ __forceinline__ void wait_for_cleared(u32 items) const {
     if (lane == 0)
-      while (load_acquire(cleared()) != parts) __nanosleep(32);
+      while (load_acquire(cleared()) != items) __nanosleep(32);
     __syncwarp();
   }
 
@@ -191,10 +198,10 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
       if (!takes) return;
     }
     const Own* last = nullptr;
-    bool waits = num_cleared > 0;
+    bool waits = num_cleared > 0 && (!kCovers<Shape> || __ldcg(&covered(call).edges) > 0);
     const auto next_here = [&](u32 item) -> Next {
       if (item < num_cleared) {
-        clear(call.result, call.result_bytes, item, cleared(), lane);
+        clear(call, item, cleared(), lane);
         return {};
       }
       if (waits) {

@@ -165,6 +165,9 @@ struct Move {
           for (u32 box = blockIdx.x; box < num_boxes; box += gridDim.x)
             if (const u32 again = mark(marks_of_cells<Shape>(call)[box], call.begun, call.state->shared, lane, kWarp))
               atomicAdd(&call.moved[0], -(u64(again) * u64(Shape::row_bytes(0))));  // not to come back once more
+      if constexpr (kCovers<Shape>)
+        if (from == call.rank)
+          for (u32 box = blockIdx.x; box < num_boxes; box += gridDim.x) cover(boxes_back<Shape>(call)[box]);
     }
   }
   // Sets bits, a lane those of a word of a range, and counts those that are set already: for this lane, too.
@@ -182,6 +185,29 @@ struct Move {
       again += mark_word(call, filled, trouble, slot, range, i % words);
     }
     return again;
+  }
+  // Marks what comes back of a box.
+  __device__ void cover(const Own& box) const {
+    if (__ldcg(&box.num_items) == 0) return;
+    const i64 bytes = __ldcg(&box.range_bytes);
+    const u32 ranges = __ldcg(&box.num_lines) / __ldcg(&box.range_lines.by);
+    bool edge = bytes < kPart;
+    for (i64 i = lane; bytes >= kPart && i < i64(ranges) * __ldcg(&box.num_cells); i += kWarp) {
+      i64 at = __ldcg(&box.to) + i / ranges * __ldcg(&box.cell_to);
+      u32 number = u32(i % ranges);
+      for (int j = __ldcg(&box.num_outer) - 1; j >= 0; --j) {
+        const u32 count = __ldcg(&box.step[j].count.by);
+        at += number % count * __ldcg(&box.step[j].to);
+        number /= count;
+      }
+      const i64 first = ceil_div(at, kPart), end = (at + bytes) / kPart;
+      edge |= at % kPart || (at + bytes) % kPart;
+      for (i64 word = first / 32; word * 32 < end; ++word) {
+        const i64 low = max(first - word * 32, i64(0)), high = min(end - word * 32, i64(32));
+        if (low < high) atomicOr(&covered(call).bits[word], (high == 32 ? ~0u : (1u << high) - 1) & ~((1u << low) - 1));
+      }
+    }
+    if (__any_sync(kAllLanes, edge) && lane == 0) atomicAdd(&covered(call).edges, 1u);
   }
 };
 

@@ -58,6 +58,17 @@ __device__ __forceinline__ Marks<Shape::num_loops>* marks_of_cells(const Call& c
   return reinterpret_cast<Marks<Shape::num_loops>*>(call.cell_marks);
 }
 
+// Where inputs say what moves, dispatch marks the parts of its source that a range of a box covers, so that the way
+// back clears only the others. `edges` counts boxes that have bytes of some of these, too: these come behind.
+template <class Shape>
+constexpr bool kCovers = Shape::looks_up && Shape::comes_back;
+constexpr i64 kPart = i64(kItemLines) * kLine;  // bytes that are cleared at once
+struct Covered {
+  u32 edges;
+  u32 bits[1];  // a part each
+};
+__device__ __forceinline__ Covered& covered(const Call& call) { return *reinterpret_cast<Covered*>(call.covered); }
+
 template <class Shape, class Relation>
 struct Pieces {
   static constexpr int num_steps = Shape::num_loops + Shape::num_run_loops;
@@ -400,8 +411,13 @@ struct Pieces {
     return shared.stale;
   }
 
+  __device__ __forceinline__ void clear_bits(u32* bits, i64 num) const {
+    for (i64 word = threadIdx.x; word < ceil_div(num, 32); word += blockDim.x) bits[word] = 0;
+  }
   __device__ void run() {
-    for (i64 word = threadIdx.x; word < ceil_div(call.num_slots, 32); word += blockDim.x) call.filled[word] = 0;
+    clear_bits(call.filled, call.num_slots);
+    if constexpr (kCovers<Shape>) clear_bits(call.covered, 32 + ceil_div(call.result_bytes, kPart));
+    if constexpr (Shape::apart) clear_bits(call.begun, call.result_bytes / Shape::cell_bytes(0));
     if (threadIdx.x == 0) {
       shared.staging = 0;
       for (int rank = 0; rank < kMaxRanks; ++rank) shared.points_to[rank] = 0;
