@@ -19,8 +19,11 @@ struct GiveBackWords : BackWords {
   u32 num_boxes[kMaxRanks];  // that each rank has told this one
   u64* pending[kWarp];       // flags of warps that have sent all that they will
   Items sent, own, arriving;
-  BoxOf<Shape> box[kTurns<Shape> ? kBringers : kWarp];  // of a warp that takes items
-  Places places[kTurns<Shape> ? kBringers : kWarp];
+  bool shares;               // all warps have all boxes: the sent ones,
+  u32 at_own, at_arriving;   // these, and the others from there on
+  static constexpr u32 kTakers = kTurns<Shape> ? kBringers : kWarp;
+  BoxOf<Shape> box[kTakers];  // of a warp that takes items
+  Places places[kTakers];
   RingOf<Shape, BoxOf<Shape>> ring;
 };
 
@@ -64,11 +67,30 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     return u32(ceil_div(call.result_bytes, kPart * kPartsAtOnce));
   }
 
-  // This warp's copy of a box, which it may have already.
-  __device__ __forceinline__ Own& held(const Own& box, const Own*& last) const {
+  // This warp's copy of a box, which it may have already, or the one that all warps share.
+  __device__ __forceinline__ Own& held(const Own& box, const Own*& last, u32 number) const {
+    if (shared.shares) return words().box[number];
     Own& mine = words().box[taker()];
     if (&box != last) keep_box(mine, box, lane), last = &box;
     return mine;
+  }
+
+  // Keeps all boxes if they are few, by warps that count none. Lists begin at these numbers.
+  __device__ __forceinline__ void share(u32 at_own, u32 at_arriving, u32 end) const {
+    GiveBackWords<Shape>& all = words();
+    if (threadIdx.x == 0) {
+      all.shares = end <= all.kTakers;
+      all.at_own = at_own;
+      all.at_arriving = at_arriving;
+    }
+    if (end > all.kTakers) return;
+    const u32 num_warps = blockDim.x / kWarp;
+    for (u32 i = (warp + num_warps - 3) % num_warps; i < end; i += num_warps) {
+      const Own* const box = i < at_own        ? &told(source_of(i), i / (call.num_ranks - 1))
+                             : i < at_arriving ? &told(call.rank, i - at_own)
+                                               : &boxes_back<Shape>(call)[i - at_arriving];
+      keep_box(all.box[i], *box, lane);
+    }
   }
 
   __device__ __forceinline__ u32* cleared() const { return &call.state->cleared[shared.parity]; }
@@ -127,15 +149,15 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   };
   __device__ __forceinline__ Next send(u32 index, u32 item, const Own*& last) const {
     const int to = source_of(index);
-    const Own& box = held(told(to, index / (call.num_ranks - 1)), last);
+    const Own& box = held(told(to, index / (call.num_ranks - 1)), last, index);
     return {&box, call.rows + box.from, call.window[to] + call.staging_at + box.to, item, false, flag(to, box.flag + item)};
   }
   __device__ __forceinline__ Next keep(u32 number, u32 item, const Own*& last) const {
-    const Own& box = held(told(call.rank, number), last);
+    const Own& box = held(told(call.rank, number), last, shared.at_own + number);
     return {&box, call.rows + box.from, call.result + box.to, item, false, nullptr};
   }
   __device__ __forceinline__ Next receive(u32 number, u32 item, const Own*& last) const {
-    const Own& box = held(boxes_back<Shape>(call)[number], last);
+    const Own& box = held(boxes_back<Shape>(call)[number], last, shared.at_arriving + number);
     const int cell = int(item / box.num_items), rank = box.rank + cell * box.rank_step;
     if (rank == call.rank) return {};  // which `keep` copies
     const u32 inside = item % box.num_items;
@@ -185,10 +207,12 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     u32 most = 0;
     for (int from = 0; from < call.num_ranks; ++from)
       if (from != call.rank) most = max(most, all.num_boxes[from]);
-    const u32 own = all.num_boxes[call.rank];
-    all.sent.count_all(most * u32(call.num_ranks - 1), of_sent, 0);
+    const u32 own = all.num_boxes[call.rank], arriving = call.num_ranks > 1 ? own : 0, sent = most * u32(call.num_ranks - 1);
+    all.sent.count_all(sent, of_sent, 0);
     all.own.count_all(own, of_own, 1);
-    all.arriving.count_all(call.num_ranks > 1 ? own : 0, of_arriving, 2);
+    all.arriving.count_all(arriving, of_arriving, 2);
+    share(sent, sent + own, sent + own + arriving);
+    bool waits = num_cleared > 0 && (!kCovers<Shape> || __ldcg(&covered(call).edges) > 0);
     __syncthreads();
     leave();
     if constexpr (kTurns<Shape>) {
@@ -198,7 +222,6 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
       if (!takes) return;
     }
     const Own* last = nullptr;
-    bool waits = num_cleared > 0 && (!kCovers<Shape> || __ldcg(&covered(call).edges) > 0);
     const auto next_here = [&](u32 item) -> Next {
       if (item < num_cleared) {
         clear(call, item, cleared(), lane);
