@@ -44,6 +44,7 @@ class Call(ctypes.Structure):
         ("places", ctypes.c_uint64),
         ("boxes_forth", ctypes.c_uint64),
         ("boxes_back", ctypes.c_uint64),
+        ("kept", ctypes.c_uint64),
         ("num_boxes", ctypes.c_uint64),
         ("moved", ctypes.c_uint64),
         ("made_of", ctypes.c_uint64),

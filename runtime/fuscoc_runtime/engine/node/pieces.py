@@ -28,6 +28,10 @@ MOST_LINES = 2**31
 """Those of kernels/include/boxes.cuh: bytes of a line, the fewest lines of an item, and the most
 of a rank."""
 
+KEPT_BOXES, KEPT_BYTES = 3, 4096
+"""What of a piece is kept for the next call (kernels/include/kept.cuh): boxes beside those of its
+fields, and bytes of all else at most."""
+
 PART_BYTES = 8192
 """Of a result that are cleared at once: `kPart` of kernels/include/pieces.cuh."""
 
@@ -135,6 +139,8 @@ class PiecesNode(CudaNode):
         made_anew = bool(self.pieces.outer)
         if not self.pieces.entry_points:
             (for_all if made_anew else of_handle)["boxes_forth"] = box_words * num_fields
+            boxes = (num_fields + KEPT_BOXES) * self.pieces.box_bytes
+            for_all["kept"] = self.pieces.per_entry * (boxes + KEPT_BYTES) // 8
         if self.program.apart_elems:
             for_all["cell_marks"] = self.max_boxes * self.pieces.mark_bytes // 8
         made = {

@@ -95,6 +95,7 @@ struct Call {
   i64* places;                    // [num_sources][1 + strides] cells of my segments (given slots)
   void* boxes_forth;              // [max_boxes][fields] boxes of this rank's dispatch,
   void* boxes_back;               // [max_boxes] where its results come from,
+  void* kept;                     // [pieces] what boxes of the next call may have in common with these,
   u32* num_boxes;                 // how many there are
   u64* moved;                     // [2 + ranks] bytes of the first field that they move, points that there
                                   // are, and those that go to every rank (pieces)

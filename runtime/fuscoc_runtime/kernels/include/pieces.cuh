@@ -10,8 +10,8 @@
 // together from its rows, what is left is to copy them, and both cut ranges into the same lines: an item
 // that is sent is an item that is received. Every item of a box has a flag there.
 #pragma once
+#include "kept.cuh"
 #include "meet.cuh"
-#include "piece.cuh"
 #include "staged.cuh"
 #include "turn.cuh"
 
@@ -39,13 +39,6 @@ __device__ __forceinline__ u64* num_told(const Call& call, int window, int from)
   return reinterpret_cast<u64*>(call.window[window] + call.told_at) + from;
 }
 
-// The slots of a cell: ranges of some, loops apart.
-template <int kLoops>
-struct Marks {
-  i64 first, range, num_ranges;
-  i64 num_loops;
-  i64 count[kLoops + 1], step[kLoops + 1];
-};
 // Those that a rank has told another one, [entries][pieces], in the window of that.
 template <class Shape>
 __device__ __forceinline__ Marks<Shape::num_loops>* marks_told(const Call& call, int window, int from) {
@@ -73,8 +66,12 @@ template <class Shape, class Relation>
 struct Pieces {
   static constexpr int num_steps = Shape::num_loops + Shape::num_run_loops;
   using Own = BoxOf<Shape>;
+  using KeptOf = Kept<Shape, Own>;
+  static constexpr int kKept = kKeeps<Shape, Relation, Own> ? Relation::num_pieces : 0;
   struct Shared {
     Meeting meeting;
+    KeptOf kept[kKept > 0 ? kKept : 1];  // as of the call before
+    u32 renewed[kKept > 0 ? kKept : 1];  // kinds, a bit each, of which this call keeps another
     u64 staging;        // bytes that boxes have taken,
     u32 flags;          // and flags
     u64 points_to[kMaxRanks];
@@ -225,31 +222,61 @@ struct Pieces {
     Cutter<Shape::unit_bytes(kField), num_steps>{box, u32(Shape::tile_bytes) / (small() ? 4 : 1)}.cut();
   }
 
-  template <int kField>
-  __device__ __noinline__ void forth(const PieceOf<Shape>& piece, const Cells& of, i64 box) {
+  // Whether what is kept is of this piece, too.
+  template <int kPiece>
+  __device__ __forceinline__ bool is_kept(const PieceOf<Shape>& piece) const {
+    if constexpr (kPiece < kKept) return shared.kept[kPiece].form[kind].is_of(piece, item_lines());
+    return false;
+  }
+  // Keeps what this thread has made, if it is the first one: store(kept).
+  template <int kPiece, class Store>
+  __device__ __forceinline__ void keep(const PieceOf<Shape>& piece, Store store) const {
+    if constexpr (kPiece < kKept) {
+      if (atomicOr(&shared.renewed[kPiece], 1u << kind) >> kind & 1) return;
+      KeptOf& kept = reinterpret_cast<KeptOf*>(call.kept)[kPiece];
+      kept.form[kind].set(piece, item_lines());
+      store(kept);
+    }
+  }
+
+  template <int kPiece, int kField>
+  __device__ __noinline__ void make_forth(const PieceOf<Shape>& piece, const Cells& of, Own& to) const {
     Loop loop[num_steps + 1];
     Own made;
     const int num = sort_loops(loop, loops<kField>(piece, of, loop), kTarget);
     i64 range = Shape::run_bytes(kField);
     const int outer = count_outer(loop, num, kTarget, range);
-    made.num_items = 0;
-    const i64 rank = piece.rank + of.first * of.step;
-    if (!of.num || !make_box<Shape::unit_bytes(kField)>(made, loop, num, outer, range, Shape::run_bytes(kField), kSource, kTarget, item_lines()))
+    if (make_box<Shape::unit_bytes(kField)>(made, loop, num, outer, range, Shape::run_bytes(kField), kSource, kTarget, item_lines())) {
+      cut<kField>(made);
+      keep<kPiece>(piece, [&](KeptOf& kept) { kept.forth[kField] = made; });
+    } else {
+      made.num_items = 0;
       drop(call.state->overflowed, of.num * of.points);
-    else cut<kField>(made);
+    }
+    to = made;
+  }
+  template <int kPiece, int kField>
+  __device__ __forceinline__ void forth(const PieceOf<Shape>& piece, const Cells& of, i64 box) const {
+    Own& made = boxes_forth<Shape>(call)[box * Shape::num_fields + kField];
+    if (of.num == 0) {
+      made.num_items = 0;
+      return;
+    }
+    if (is_kept<kPiece>(piece)) made = shared.kept[kPiece].forth[kField];
+    else make_forth<kPiece, kField>(piece, of, made);
     const i64 src_step = of.loop < 0 ? 0 : piece.src_step[of.loop], slot_step = of.loop < 0 ? 0 : piece.slot_step[of.loop];
-    made.cell_from = src_step * Shape::cell_bytes(kField);
-    made.cell_to = slot_step * Shape::row_bytes(kField);
-    made.from = piece.src * Shape::cell_bytes(kField) + of.first * made.cell_from;
-    made.to = piece.slot * Shape::row_bytes(kField) + of.first * made.cell_to;
+    const i64 cell_from = src_step * Shape::cell_bytes(kField), cell_to = slot_step * Shape::row_bytes(kField);
+    made.cell_from = cell_from;
+    made.cell_to = cell_to;
+    made.from = piece.src * Shape::cell_bytes(kField) + of.first * cell_from;
+    made.to = piece.slot * Shape::row_bytes(kField) + of.first * cell_to;
     made.num_cells = int(of.num);
-    made.rank = int(rank);
+    made.rank = int(piece.rank + of.first * of.step);
     made.rank_step = int(of.step);
-    boxes_forth<Shape>(call)[box * Shape::num_fields + kField] = made;
   }
 
   // Slots, or source cells, of segments that some steps lead through.
-  __device__ Marks<Shape::num_loops> marked(const PieceOf<Shape>& piece, const Cells& of, const i64* step) const {
+  __device__ __noinline__ Marks<Shape::num_loops> make_marks(const PieceOf<Shape>& piece, const Cells& of, const i64* step) const {
     Loop loop[Shape::num_loops + 1];
     int num = 0;
     for (int i = 0; i < piece.num_loops; ++i)
@@ -265,17 +292,27 @@ struct Pieces {
     }
     return marks;
   }
-  // Keeps the source cells that segments begin with: of the whole piece, as the rank of one that inputs
-  // place does not move.
-  __device__ __noinline__ void keep_cells(const PieceOf<Shape>& piece, const Cells& of, i64 box) const {
-    auto marks = marked(piece, of, piece.src_step);
-    marks.first = piece.src;
-    if (of.num == 0) marks.num_ranges = 0;
-    marks_of_cells<Shape>(call)[box] = marks;
-  }
-  // Tells every rank the slots of its cell.
-  __device__ __noinline__ void tell_slots(const PieceOf<Shape>& piece, const Cells& of, i64 box) const {
-    auto marks = marked(piece, of, piece.slot_step);
+  // Tells every rank the slots of its cell. Where segments must lie apart, the source cells that they begin with are
+  // marked, too: of the whole piece, as the rank of one that inputs place does not move.
+  template <int kPiece>
+  __device__ __forceinline__ void tell_slots(const PieceOf<Shape>& piece, const Cells& of, i64 box) const {
+    Marks<Shape::num_loops> marks, cells;
+    if (is_kept<kPiece>(piece)) {
+      marks = shared.kept[kPiece].slots;
+      if constexpr (Shape::apart) cells = shared.kept[kPiece].cells;
+    } else {
+      marks = make_marks(piece, of, piece.slot_step);
+      if constexpr (Shape::apart) cells = make_marks(piece, of, piece.src_step);
+      if (of.num) keep<kPiece>(piece, [&](KeptOf& kept) {
+        kept.slots = marks;
+        if constexpr (Shape::apart) kept.cells = cells;
+      });
+    }
+    if constexpr (Shape::apart) {
+      cells.first = piece.src;
+      if (of.num == 0) cells.num_ranges = 0;
+      marks_of_cells<Shape>(call)[box] = cells;
+    }
     for (int rank = 0; rank < call.num_ranks; ++rank) {
       if (shared.meeting.peers.refusing >> rank & 1) continue;
       auto& told = marks_told<Shape>(call, rank, call.rank)[box];
@@ -297,87 +334,119 @@ struct Pieces {
     return c >= of.first && c < of.first + of.num ? c : -1;
   }
 
-  // How the first field comes back.
-  __device__ __noinline__ void back(const PieceOf<Shape>& piece, const Cells& of, i64 box) {
+  // How the first field comes back: the boxes for a peer that copies it, for this rank itself, and of what a peer
+  // has copied. False if there are too many lines.
+  template <int kPiece>
+  __device__ __noinline__ bool make_back(const PieceOf<Shape>& piece, const Cells& of, Own& home, Own& told, Own& mine, i64& packed) const {
     constexpr int unit = Shape::unit_bytes(0);
     Loop loop[num_steps + 1];
     const int num = sort_loops(loop, loops<0>(piece, of, loop), kSource);
-    i64 range = Shape::run_bytes(0), packed = Shape::run_bytes(0);
+    i64 range = Shape::run_bytes(0);
+    packed = range;
     const int outer = count_outer(loop, num, kSource, range);
     for (int i = num - 1; i >= 0; --i) {
       if (i < outer && unit < kLine) packed += floor_mod(loop[i].src - packed, kLine);
       loop[i].packed = packed;
       packed *= loop[i].count;
     }
+    i64 at_home[num_steps + 1];  // steps of what is told, where it comes back to
+    const End also = kTurns<Shape> ? kSource : kPacked, also_mine = kTurns<Shape> ? kPacked : kSource;
+    if (!make_box<unit>(told, loop, num, outer, range, Shape::run_bytes(0), kTarget, kPacked, item_lines(), also, at_home) ||
+        !make_box<unit>(mine, loop, num, outer, range, Shape::run_bytes(0), kTarget, kSource, item_lines(), also_mine, nullptr) ||
+        !make_box<unit>(home, loop, num, outer, range, Shape::run_bytes(0), kPacked, kSource, item_lines()))
+      return false;
+    cut<0>(told);
+    if (told.tiling.rows) {  // what is sent as a tile is received as one
+      home.num_steps = told.num_steps;
+      home.num_outer = told.num_outer;
+      for (int i = 0; i < told.num_steps; ++i) home.step[i] = {told.step[i].count, told.step[i].to, at_home[i]};
+      home.tiling = told.tiling;
+      home.tiling.straight = 1;
+      home.num_items = told.num_items;
+      mine.tiling = told.tiling;  // whose steps are the same ones
+      mine.num_items = told.num_items;
+    }
+    told.num_cells = mine.num_cells = 1;
+    told.cell_from = told.cell_to = mine.cell_from = mine.cell_to = 0;
+    told.rank = told.rank_step = mine.rank = mine.rank_step = 0;
+    keep<kPiece>(piece, [&](KeptOf& kept) {
+      kept.home = home;
+      kept.told = told;
+      kept.mine = mine;
+      kept.packed = packed;
+    });
+    return true;
+  }
+  template <int kPiece>
+  __device__ __forceinline__ void back(const PieceOf<Shape>& piece, const Cells& of, i64 box) {
+    if (of.num == 0) {
+      give_nothing(box);
+    } else if (is_kept<kPiece>(piece)) {
+      const KeptOf& kept = shared.kept[kPiece];
+      tell_back(piece, of, box, kept.home, kept.told, kept.mine, kept.packed);
+    } else {
+      Own home, told, mine;
+      i64 packed;
+      if (make_back<kPiece>(piece, of, home, told, mine, packed)) {
+        tell_back(piece, of, box, home, told, mine, packed);
+      } else {
+        give_nothing(box);
+        drop(call.state->overflowed, of.num * of.points);
+      }
+    }
+  }
+  __device__ void give_nothing(i64 box) const {
+    boxes_back<Shape>(call)[box].num_items = 0;
+    for (int rank = 0; rank < call.num_ranks; ++rank)
+      if (!(shared.meeting.peers.refusing >> rank & 1)) boxes_told<Shape>(call, rank, call.rank)[box].num_items = 0;
+  }
+  __device__ __noinline__ void tell_back(const PieceOf<Shape>& piece, const Cells& of, i64 box, const Own& home, const Own& told, const Own& mine, i64 packed) {
     const i64 src_step = of.loop < 0 ? 0 : piece.src_step[of.loop] * Shape::cell_bytes(0);
     const i64 slot_step = of.loop < 0 ? 0 : piece.slot_step[of.loop] * Shape::row_bytes(0);
     constexpr i64 line = kTurns<Shape> ? kBulkLine : kLine;
     const i64 pitch = packed + floor_mod(src_step - packed, line);  // of a cell
     const i64 src = piece.src * Shape::cell_bytes(0) + of.first * src_step;
-    Own home, told, mine;
-    i64 at_home[num_steps + 1];  // steps of what is told, where it comes back to
-    const End also = kTurns<Shape> ? kSource : kPacked, also_mine = kTurns<Shape> ? kPacked : kSource;
-    bool fits = of.num > 0 &&
-                make_box<unit>(told, loop, num, outer, range, Shape::run_bytes(0), kTarget, kPacked, item_lines(), also, at_home) &&
-                make_box<unit>(mine, loop, num, outer, range, Shape::run_bytes(0), kTarget, kSource, item_lines(), also_mine, nullptr) &&
-                make_box<unit>(home, loop, num, outer, range, Shape::run_bytes(0), kPacked, kSource, item_lines());
-    i64 staging = 0;
-    if (fits) {
-      cut<0>(told);
-      if (told.tiling.rows) {  // what is sent as a tile is received as one
-        home.num_steps = told.num_steps;
-        home.num_outer = told.num_outer;
-        for (int i = 0; i < told.num_steps; ++i) home.step[i] = {told.step[i].count, told.step[i].to, at_home[i]};
-        home.tiling = told.tiling;
-        home.tiling.straight = 1;
-        home.num_items = told.num_items;
-        mine.tiling = told.tiling;  // whose steps are the same ones
-        mine.num_items = told.num_items;
-      }
-      const i64 bytes = round_up(pitch * of.num + line, kBulkLine);
-      staging = i64(atomicAdd(&shared.staging, u64(bytes)));
-      home.flag = atomicAdd(&shared.flags, home.num_items * u32(of.num));
-      fits = staging + bytes <= call.staging_bytes && home.flag + home.num_items * u32(of.num) <= call.max_flags;
+    const i64 bytes = round_up(pitch * of.num + line, kBulkLine);
+    const i64 staging = i64(atomicAdd(&shared.staging, u64(bytes)));
+    const u32 flag = atomicAdd(&shared.flags, home.num_items * u32(of.num));
+    if (staging + bytes > call.staging_bytes || flag + home.num_items * u32(of.num) > call.max_flags) {
+      drop(call.state->overflowed, of.num * of.points);
+      give_nothing(box);
+      return;
     }
-    if (!fits) {
-      home.num_items = 0;
-      if (of.num) drop(call.state->overflowed, of.num * of.points);
-    }
-    home.from = staging + floor_mod(src, line);
-    home.to = src;
-    home.cell_from = pitch;
-    home.cell_to = src_step;
-    home.num_cells = int(of.num);
-    home.rank = int(piece.rank + of.first * of.step);
-    home.rank_step = int(of.step);
-    boxes_back<Shape>(call)[box] = home;
-    told.num_cells = mine.num_cells = 1;
-    told.cell_from = told.cell_to = mine.cell_from = mine.cell_to = 0;
-    told.rank = told.rank_step = mine.rank = mine.rank_step = 0;
+    Own& comes = boxes_back<Shape>(call)[box];
+    comes = home;
+    comes.flag = flag;
+    comes.from = staging + floor_mod(src, line);
+    comes.to = src;
+    comes.cell_from = pitch;
+    comes.cell_to = src_step;
+    comes.num_cells = int(of.num);
+    comes.rank = int(piece.rank + of.first * of.step);
+    comes.rank_step = int(of.step);
     for (int rank = 0; rank < call.num_ranks; ++rank) {
       if (shared.meeting.peers.refusing >> rank & 1) continue;
       Own& there = boxes_told<Shape>(call, rank, call.rank)[box];
-      const i64 c = fits ? cell_of(piece, of, rank) : -1;
+      const i64 c = cell_of(piece, of, rank);
       if (c < 0) {
         there.num_items = 0;
         continue;
       }
       const i64 number = c - of.first;
-      Own& tell = rank == call.rank ? mine : told;
-      tell.from = piece.slot * Shape::row_bytes(0) + c * slot_step;
-      tell.to = rank == call.rank ? home.to + number * src_step : home.from + number * pitch;
-      tell.flag = home.flag + u32(number) * home.num_items;
-      there = tell;
+      there = rank == call.rank ? mine : told;
+      there.from = piece.slot * Shape::row_bytes(0) + c * slot_step;
+      there.to = rank == call.rank ? src + number * src_step : staging + floor_mod(src, line) + number * pitch;
+      there.flag = flag + u32(number) * home.num_items;
     }
   }
 
   // Warps make different things of the same pieces: marks, the boxes of each field, and those back.
   static constexpr int kMarks = 0, kBack = 1 + Shape::num_fields, kKinds = kBack + Shape::comes_back;
 
-  template <int kField = 0>
+  template <int kPiece, int kField = 0>
   __device__ __forceinline__ void make_field(const PieceOf<Shape>& piece, const Cells& of, i64 box) {
-    if (kind == 1 + kField) forth<kField>(piece, of, box);
-    else if constexpr (kField + 1 < Shape::num_fields) make_field<kField + 1>(piece, of, box);
+    if (kind == 1 + kField) forth<kPiece, kField>(piece, of, box);
+    else if constexpr (kField + 1 < Shape::num_fields) make_field<kPiece, kField + 1>(piece, of, box);
   }
   template <int kPiece = 0>
   __device__ void make(i64 entry, bool fits) {
@@ -386,12 +455,10 @@ struct Pieces {
     relation.template piece<kPiece>(entry, piece);
     Cells of{0, 0, 0, -1, 0};
     if (fits) of = cells(piece);
-    if (kind == kMarks) {
-      tell_slots(piece, of, box);
-      if constexpr (Shape::apart) keep_cells(piece, of, box);
-    } else make_field(piece, of, box);
+    if (kind == kMarks) tell_slots<kPiece>(piece, of, box);
+    else make_field<kPiece>(piece, of, box);
     if constexpr (Shape::comes_back)
-      if (kind == kBack) back(piece, of, box);
+      if (kind == kBack) back<kPiece>(piece, of, box);
     if constexpr (kPiece + 1 < Relation::num_pieces) make<kPiece + 1>(entry, fits);
   }
 
@@ -415,6 +482,12 @@ struct Pieces {
     for (i64 word = threadIdx.x; word < ceil_div(num, 32); word += blockDim.x) bits[word] = 0;
   }
   __device__ void run() {
+    if constexpr (kKept > 0) {
+      const u64* const kept = reinterpret_cast<const u64*>(call.kept);
+      for (int i = threadIdx.x; i < kKept * int(sizeof(KeptOf) / sizeof(u64)); i += blockDim.x)
+        reinterpret_cast<u64*>(shared.kept)[i] = __ldcg(kept + i);
+      if (threadIdx.x < kKept) shared.renewed[threadIdx.x] = 0;
+    }
     clear_bits(call.filled, call.num_slots);
     if constexpr (kCovers<Shape>) clear_bits(call.covered, 32 + ceil_div(call.result_bytes, kPart));
     if constexpr (Shape::apart) clear_bits(call.begun, call.result_bytes / Shape::cell_bytes(0));
