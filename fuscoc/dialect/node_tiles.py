@@ -19,6 +19,9 @@ from fuscoc.codegen.cuda_tiles import (
     PLAN_THREADS,
     SORTED_ROWS,
     TARGETS,
+    TILE_BUFFERS,
+    TURN_HELPERS,
+    TURN_STATIC_SHARED,
     WARP,
     bulk_room,
     planning_bytes,
@@ -118,9 +121,9 @@ class CudaTile(Op, name="cuda_tile"):
 
 class CudaPieceTile(Op, name="cuda_piece_tile"):
     """CUDA kernels that move pieces, for all GPUs: CTAs of ``dispatch_warps`` and of
-    ``combine_warps`` warps, which read fields in ``words``. Where these are narrow, a warp has
-    ``tile_bytes`` of shared memory, by way of which it transposes short runs. Of short entries that
-    are alike, or rows that are given slots, it takes ``entry_group`` at once.
+    ``combine_warps`` warps, which read fields in ``words``. Where these are narrow, a CTA has
+    buffers of ``tile_bytes`` in shared memory, in which all warps but a few turn tiles. Of short
+    entries that are alike, or rows that are given slots, a warp takes ``entry_group`` at once.
 
     ``"fsc.cuda_piece_tile"() {combine_warps = 24 : i64, dispatch_warps = 28 : i64, words = [{field
     = "x", word_bytes = 16 : i64}]} : () -> ()``
@@ -150,14 +153,17 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
         tile_bytes = op.read("tile_bytes")
         if narrow != (tile_bytes is not None):
             raise VerifyError("needs 'tile_bytes' exactly where words of boxes are narrow")
-        if tile_bytes is not None and tile_bytes % BUFFER_ALIGN:
-            raise VerifyError(f"needs tiles of a multiple of {BUFFER_ALIGN} bytes")
+        if tile_bytes is not None:
+            if tile_bytes % BUFFER_ALIGN:
+                raise VerifyError(f"needs tiles of a multiple of {BUFFER_ALIGN} bytes")
+            if any(op.read(leg) <= helpers for leg, helpers in TURN_HELPERS.items()):
+                raise VerifyError(f"needs warps that turn tiles, beside {TURN_HELPERS}")
         (target,) = (each for each in TARGETS if each.arch == PIECE_ARCH)
-        needed = warps * (tile_bytes or 0) + PIECE_STATIC_SHARED
+        tiles = TILE_BUFFERS * (tile_bytes or 0)
+        needed = tiles + (TURN_STATIC_SHARED if tiles else PIECE_STATIC_SHARED)
         if needed > target.shared_bytes:
-            raise VerifyError(
-                f"needs {needed} bytes of shared memory, and has {target.shared_bytes}"
-            )
+            room = target.shared_bytes
+            raise VerifyError(f"needs {needed} bytes of shared memory, and has {room}")
 
 
 class TritonPieceTile(Op, name="triton_piece_tile"):
