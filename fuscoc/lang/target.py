@@ -287,15 +287,19 @@ def packed_target(
             secondary=[Label(layout.ident.span, "packed by key")],
             fix=scope.removal(on, "leave out the `on` clause"),
         )
-    clip = scope.single(dispatch.options, ast.Clip, "clip")
-    if clip is not None:
-        scope.sink.report(
-            "FSC032",
-            clip.span,
-            "slots that are assigned always exist",
-            secondary=[Label(layout.ident.span, "packed by key")],
-            fix=scope.removal(clip, "leave out `clip`"),
-        )
+    for clause, word, problem in (
+        (ast.Clip, "clip", "slots that are assigned always exist"),
+        (ast.Partial, "partial", "slots that are assigned are those that segments go to"),
+    ):
+        written = scope.single(dispatch.options, clause, word)
+        if written is not None:
+            scope.sink.report(
+                "FSC032",
+                written.span,
+                problem,
+                secondary=[Label(layout.ident.span, "packed by key")],
+                fix=scope.removal(written, f"leave out `{word}`"),
+            )
     if not isinstance(slot, ast.Wildcard):
         scope.sink.report(
             "FSC036",

@@ -76,7 +76,7 @@ def specs(draw: st.DrawFn) -> Spec:
     )
     rank = values.rank()
     names = ", ".join(each.name for each in indices)
-    body.append(f"dispatch v[{names}] -> out[{', '.join(place)}] on {rank}")
+    body.append(f"dispatch v[{names}] -> out[{', '.join(place)}] on {rank}  partial")
     text = "shuffle s {\n  " + "\n  ".join(body) + "\n}\n"
     used = " ".join([*dims, *place, rank])
     sizes = [each.size for each in indices if each.size is not None]

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import all_gather
-from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine.linear import Fields, weight_input
+from fuscoc_runtime.engine.linear import Fields, by_field, dispatch_inputs
 from fuscoc_runtime.engine.node.engine import NodeDispatched, NodeEngine, current_device
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.handle import NodeHandle
@@ -26,6 +25,7 @@ from fuscoc_runtime.engine.node.point_kernels import values_at_points, weights_o
 from fuscoc_runtime.engine.node.state import SLOT_BITS
 from fuscoc_runtime.engine.node.weights import WEIGHT_BITS, put_weights
 from fuscoc_runtime.engine.observer import Observer
+from fuscoc_runtime.engine.row_fields import like_the_source
 from fuscoc_runtime.engine.row_kernels import take_rows, weigh_rows
 
 UNIT_WEIGHT = 0x3F800000 << WEIGHT_BITS  # the bits of 1.0f, where a point keeps its weight
@@ -54,10 +54,7 @@ class NodeMaps:
         weights: Fields,
         earlier: Sequence[Any],
     ) -> tuple[Fields, list[NodeHandle]]:
-        program = self.spec.program
-        named: dict[str, Any] = dict(zip(program.inputs, inputs, strict=True)) if inputs else {}
-        named |= {n: v for n, v in zip(program.extents, extents, strict=False) if v >= 0}
-        named |= weight_input(self.spec, weights)
+        named = dispatch_inputs(self.spec, inputs, extents, weights)
         done = self._dispatch(fields, named, earlier[0] if earlier else None)
         return self._fresh(done.handle, list(done.rows.values())), [done.handle]
 
@@ -142,7 +139,7 @@ class NodeMaps:
 
     def _combine(self, rows: Fields, handle: NodeHandle, num_rows: int | None = None) -> Fields:
         started = time.perf_counter()
-        result = self._engine.combine(self._named(rows), handle, {}, num_rows)
+        result = self._engine.combine(by_field(self.spec, rows), handle, {}, num_rows)
         self._observer.combined(started)
         return list(result.values())
 
@@ -156,13 +153,8 @@ class NodeMaps:
         return done.handle, list(done.rows.values())
 
     def _no_fields(self, handle: NodeHandle) -> Fields:
-        device = self._engine.members.device
-        return [
-            torch.zeros(
-                handle.source_shapes[field.name], dtype=TORCH_DTYPES[field.dtype], device=device
-            )
-            for field in self.spec.program.buffers["source"]
-        ]
+        shapes, device = handle.source_shapes, self._engine.members.device
+        return list(like_the_source(self.spec.program, shapes, device).values())
 
     def _fresh(self, handle: NodeHandle, rows: Fields) -> Fields:
         """Copies of a dispatch's rows; those that hold no segment are 0."""
@@ -233,8 +225,3 @@ class NodeMaps:
         values = values_at_points(node.gather(of_slot), launched)
         found: Tensor = node.bring_back(values)[: launched.sent.num_sources]
         return found
-
-    def _named(self, rows: Fields) -> dict[str, Tensor]:
-        return dict(
-            zip([field.name for field in self.spec.program.buffers["source"]], rows, strict=True)
-        )
