@@ -95,7 +95,6 @@ struct Call {
   i64* places;                    // [num_sources][1 + strides] cells of my segments (given slots)
   void* boxes_forth;              // [max_boxes][fields] boxes of this rank's dispatch,
   void* boxes_back;               // [max_boxes] where its results come from,
-  void* kept;                     // [pieces] what boxes of the next call may have in common with these,
   u32* num_boxes;                 // how many there are
   u64* moved;                     // [2 + ranks] bytes of the first field that they move, points that there
                                   // are, and those that go to every rank (pieces)
@@ -103,7 +102,6 @@ struct Call {
   u32* filled;                    // [capacity] bits: the slots that have a row (pieces)
   void* cell_marks;               // [max_boxes] source cells that segments begin with (pieces),
   u32* begun;                     // and bits of those, 0 but for pieces (segments that must lie apart)
-  u32* covered;                   // parts of a result that what comes back covers; see `Covered` (pieces)
   const i64* outer;               // [max_sources][fanout] outermost index of a point (ragged domains),
   i64* points_before;             // [outermost extent + 1] points
   i64* cells_before;              // and source cells before an outermost index,
@@ -136,6 +134,8 @@ struct Call {
   int reduce_teams;               // teams of a CTA that prefer to reduce (combine), at most all
   int dispatch_group;             // most source segments signalled together
   int combine_group;
+  void* kept;                     // [pieces] what boxes of the next call may have in common with those of this one
+  u32* covered;                   // parts of a result that what comes back covers; see `Covered` (pieces)
 };
 
 // A slot code packs (rank, slot); -1 is a dropped point.

@@ -130,6 +130,7 @@ struct PlaceEntries {
     for (i64 word = thread; word < ceil_div(call.num_slots, 32); word += step) call.filled[word] = 0;
     __syncthreads();
     if (blockIdx.x == 0 && threadIdx.x < 2 * kMaxRanks) fence_system();  // who tells the others below
+    greet(call, epoch);
     meet(call, shared.meeting, epoch);
     const Peers& peers = shared.meeting.peers;
     if (blockIdx.x == 0 && threadIdx.x == 0) keep_peers(call, peers);

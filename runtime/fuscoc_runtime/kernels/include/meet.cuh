@@ -1,7 +1,7 @@
 // Ranks with given slots meet before any stores into another one's window: they tell each other, in
 // `counts`, how many slots they have. Having a peer's word means that the peer has finished everything
-// before this call. CTA 0 tells it before it waits, and no CTA waits for another one of its rank. A rank
-// that refuses the call has told no number.
+// before this call. CTA 0 tells it, as early as it can, before it waits, and no CTA waits for another one of
+// its rank. A rank that refuses the call has told no number.
 #pragma once
 #include "plan.cuh"
 
@@ -12,15 +12,22 @@ struct Meeting {
   int num_slots_of[kMaxRanks];
 };
 
-// Tells the number of slots and of segments, and waits for those of all ranks.
+constexpr int kToldWords = 2;  // the number of slots and that of segments
+__device__ __forceinline__ int told_word(const Call& call, int word) { return int(word == 0 ? call.num_slots : call.num_sources); }
+
+// Tells all ranks.
+__device__ inline void greet(const Call& call, u32 epoch) {
+  const int peer = threadIdx.x / kToldWords, word = threadIdx.x % kToldWords;
+  if (blockIdx.x != 0 || peer >= call.num_ranks) return;
+  store_relaxed(counts_of(call, epoch, peer, call.rank) + word, tagged(u32(told_word(call, word)), epoch));
+}
+// Waits until all have told, behind `greet`.
 __device__ inline void meet(const Call& call, Meeting& shared, u32 epoch) {
-  constexpr int words = 2;
-  const int peer = threadIdx.x / words, word = threadIdx.x % words;
+  const int peer = threadIdx.x / kToldWords, word = threadIdx.x % kToldWords;
   if (threadIdx.x == 0) shared.peers.refusing = shared.peers.failed = 0;
   __syncthreads();
   if (peer < call.num_ranks) {
-    int value = int(word == 0 ? call.num_slots : call.num_sources);
-    if (blockIdx.x == 0) store_relaxed(counts_of(call, epoch, peer, call.rank) + word, tagged(u32(value), epoch));
+    int value = told_word(call, word);
     if (peer != call.rank) {
       const u64* const theirs = counts_of(call, epoch, call.rank, peer) + word;
       if (!poll_count(call, shared.peers, epoch, theirs, kPlanPeers, peer, value)) value = 0;

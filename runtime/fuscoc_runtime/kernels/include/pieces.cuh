@@ -482,6 +482,7 @@ struct Pieces {
     for (i64 word = threadIdx.x; word < ceil_div(num, 32); word += blockDim.x) bits[word] = 0;
   }
   __device__ void run() {
+    greet(call, epoch);
     if constexpr (kKept > 0) {
       const u64* const kept = reinterpret_cast<const u64*>(call.kept);
       for (int i = threadIdx.x; i < kKept * int(sizeof(KeptOf) / sizeof(u64)); i += blockDim.x)

@@ -53,6 +53,7 @@ struct Placing {
   }
 
   __device__ void run() {
+    greet(call, epoch);
     meet(call, shared, epoch);
     if (blockIdx.x == 0 && threadIdx.x == 0) keep_peers(call, shared.peers);
     const i64 num_points = call.num_sources * Shape::fanout, step = i64(gridDim.x) * blockDim.x;
