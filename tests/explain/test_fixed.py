@@ -46,7 +46,7 @@ def allocated(text: str, topology: Topology, max_sources: int) -> tuple[int, int
     sources, slab_bytes = max_sources, 0
     if topology.num_nodes > 1:
         sources = topology.num_nodes * num_places(node, max_sources)
-        slabs = Slabs(shuffle, node, topology, max_sources, CPU)
+        slabs = Slabs(shuffle, node, topology, max_sources, CPU, is_one_host=True)
         slab_bytes = slabs.num_bytes
     capacity = worst_capacity(shuffle, topology.num_ranks, max_sources)
     program = TritonProgram(opened, shuffle, node, members)
