@@ -287,6 +287,7 @@ struct MoveEntries {
       turn = __shfl_sync(kAllLanes, after, 0);
     }
     const u32 marked = lane < call.num_ranks && !(call.routing->refusing >> lane & 1) ? told_boxes(call, lane, epoch) : 0;
+    __syncwarp();  // what a lane has waited for is there for all
     if (blockIdx.x == 0 && warp == 0 && lane < call.num_ranks) *num_told(call, call.rank, lane) = tagged(marked, epoch);
     const u32 groups = All::num_groups(marked), before = sum_to_lane(groups);
     const u32 all = __shfl_sync(kAllLanes, before, kWarp - 1);
