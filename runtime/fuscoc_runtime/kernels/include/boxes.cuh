@@ -57,6 +57,7 @@ struct Tiling {
 // those from run to run of a range, the slowest first.
 template <int kSteps>
 struct Box {
+  static constexpr int num_all_steps = kSteps;
   i64 from, to;              // bytes to the first cell
   i64 cell_from, cell_to;    // and from cell to cell
   i64 range_bytes, run_bytes;
