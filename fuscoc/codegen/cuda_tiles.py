@@ -63,8 +63,8 @@ class WordSizes:
 @dataclass(frozen=True)
 class PieceSizes:
     """Sizes of kernels that move pieces: CTAs of ``dispatch_warps`` or ``combine_warps`` warps,
-    and `TILE_BUFFERS` of ``tile_bytes`` of shared memory, if any. With an ``entry_group`` entries are
-    short and alike, and a warp takes so many at once, without tiles."""
+    and `TILE_BUFFERS` of ``tile_bytes`` of shared memory, if any. With an ``entry_group`` entries
+    are short and alike, and a warp takes so many at once, without tiles."""
 
     dispatch_warps: int
     combine_warps: int

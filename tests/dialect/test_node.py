@@ -395,7 +395,11 @@ PIECE_TILES = [
         "needs 167168 bytes of shared memory, and has 166912",
     ),
     ("tile_bytes = 25344", "tile_bytes = 25300", "needs tiles of a multiple of 128 bytes"),
-    ("tile_bytes = 25344 : i64, ", "", "needs 'tile_bytes' exactly where words of boxes are narrow"),
+    (
+        "tile_bytes = 25344 : i64, ",
+        "",
+        "needs 'tile_bytes' exactly where words of boxes are narrow",
+    ),
     ('field = "pixels", word_bytes', 'field = "other", word_bytes', "needs the fields of a row"),
     ('field = "pixels", lines', 'field = "other", lines', "needs the fields of a row in 'fields'"),
     ("copy_warps = 4", "copy_warps = 3", "needs a power of two for 'copy_warps', not 3"),
