@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.packing import NoDataError
 from fuscoc_runtime.demo.verify import MismatchError, check_result, check_rows, expect, tolerance
-from fuscoc_runtime.manifest.declared import DenseTarget, PackedTarget
+from fuscoc_runtime.manifest.declared import PackedTarget
 from fuscoc_runtime.reference import RankResult
 from fuscoc_runtime.scalar import BinaryOp, Inside, Load
 from fuscoc_runtime.topology import Topology
@@ -105,9 +105,3 @@ def test_unknown_relations_are_refused() -> None:
     fixed = replace(spec.declared.target, key=Load("idx", (place, 0)))
     with pytest.raises(NoDataError, match="is computed from an input"):
         generate(declaring(spec, target=fixed), Topology(1, 1), 4, 0)
-    spec = specs.artifact(specs.patches()).shuffle()
-    assert isinstance(spec.declared.target, DenseTarget)
-    both = BinaryOp("+", Load("packing", (0, 0)), Load("packing", (0, 1)))
-    other = replace(spec.declared.target, slot=both)
-    with pytest.raises(NoDataError, match=r"entries: packing\[0, 0\], packing\[0, 1\]"):
-        generate(declaring(spec, target=other), Topology(1, 1), 4, 0)

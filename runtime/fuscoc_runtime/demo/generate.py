@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
@@ -17,10 +18,11 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.demo.memory import with_memory
-from fuscoc_runtime.demo.packing import fill_places, pack_routes
+from fuscoc_runtime.demo.packing import NoDataError, fill_places, pack_routes
+from fuscoc_runtime.demo.trying import try_routes
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.divisions import check_divisions, size_scalars
-from fuscoc_runtime.manifest.declared import FieldSpec, InputSpec, PackedTarget
+from fuscoc_runtime.manifest.declared import DenseTarget, FieldSpec, InputSpec, PackedTarget
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData, on_their_ranks
 from fuscoc_runtime.scalar import (
@@ -47,8 +49,8 @@ def generate(shuffle: ShuffleSpec, topology: Topology, tokens: int, seed: int) -
     unless the spec computes where segments go.
 
     Raises:
-        NoDataError: a route that is neither a key read from an input nor a slot that adds an
-            input to an expression.
+        NoDataError: what a packed target's points look something up by is computed from an input,
+            or slots do not fit a dense one.
         FuscoRuntimeError: extents or computed ranks that do not fit the topology.
     """
     sizes = [tokens] * topology.num_ranks
@@ -70,7 +72,7 @@ def generate_inputs(
     Raises:
         NoDataError, FuscoRuntimeError: as ``generate`` does.
     """
-    ranks = []
+    ranks, randoms = list[RankData](), list[torch.Generator]()
     for rank, size in enumerate(tokens):
         random = torch.Generator().manual_seed(seed * 1_000_003 + rank)
         extents = _extents(shuffle, size, topology) | builtin_extents(rank, topology.num_ranks)
@@ -81,14 +83,34 @@ def generate_inputs(
             for spec in shuffle.inputs
         }
         ranks.append(RankData({}, inputs, extents))
-        fill_places(shuffle, ranks[-1], DROP, random)
-    if shuffle.declared.target.kind == "dense":
-        random = torch.Generator().manual_seed(seed)
-        ranks = pack_routes(shuffle, shuffle.declared.target, ranks, DROP, random)
+        randoms.append(random)
+    target = shuffle.declared.target
+    if target.kind == "dense":
+        ranks = _routes(shuffle, target, ranks, randoms, seed)
+    else:
+        for data, random in zip(ranks, randoms, strict=True):
+            fill_places(shuffle, data, DROP, random)
     return [
         replace(data, extents={name: data.extents[name] for name in shuffle.declared.extents})
         for data in ranks
     ]
+
+
+def _routes(
+    shuffle: ShuffleSpec,
+    target: DenseTarget,
+    ranks: list[RankData],
+    randoms: Sequence[torch.Generator],
+    seed: int,
+) -> list[RankData]:
+    """Free slots one behind the other, where an input is added to a slot; any, where it is not."""
+    random, undecided = torch.Generator().manual_seed(seed), deepcopy(ranks)
+    try:
+        for data, own in zip(ranks, randoms, strict=True):
+            fill_places(shuffle, data, DROP, own)
+        return pack_routes(shuffle, target, ranks, DROP, random)
+    except NoDataError:
+        return try_routes(shuffle, target, undecided, DROP, random)
 
 
 def _extents(shuffle: ShuffleSpec, tokens: int, topology: Topology) -> dict[str, int]:

@@ -1,0 +1,158 @@
+"""Routes of any dense target, found by trying: with them points have slots of their own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from fuscoc_runtime.demo.packing import SPARE_SLOTS, Entry, domain_points, own_length, with_length
+from fuscoc_runtime.manifest.declared import DenseTarget
+from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.reference import RankData
+from fuscoc_runtime.scalar import Load, Scope, evaluate, is_dropped, subexpressions
+
+TRIES = 32
+
+Cell = tuple[int, str, Entry]  # of an input of a rank
+Slot = tuple[int, int]  # rank and slot
+
+
+@dataclass
+class _Given:
+    """The ``cells`` of inputs that are decided, and the slots that hang on each."""
+
+    cells: set[Cell] = field(default_factory=set)
+    slots: defaultdict[Cell, set[Slot]] = field(default_factory=lambda: defaultdict(set))
+    taken: set[Slot] = field(default_factory=set)
+    segments: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
+    """Of each rank and place in its source, which segment that is, where these must lie apart."""
+
+
+def try_routes(
+    shuffle: ShuffleSpec,
+    target: DenseTarget,
+    ranks: Sequence[RankData],
+    drop: float,
+    random: torch.Generator,
+) -> list[RankData]:
+    """``ranks`` with their route inputs filled in, and the length of each target, whatever the
+    relation computes of them. What finds no slot is dropped by a -1, and so is each point with
+    probability ``drop``.
+
+    Raises:
+        NoDataError: the slots do not fit the target's length.
+    """
+    domain = shuffle.declared.domain
+    points = [list(domain_points(domain, Scope(data.extents, data.inputs))) for data in ranks]
+    room, has_room = sum(map(len, points)) + SPARE_SLOTS, own_length(shuffle, target) is not None
+    lengths = [room if has_room else evaluate(target.length, Scope(d.extents)) for d in ranks]
+    trial = _Trial(shuffle, target, lengths, random)
+    for source, heres in enumerate(points):
+        for here in heres:
+            trial.place(source, here, drop)
+    ends = [0] * len(ranks)
+    for rank, slot in trial.given.taken:
+        ends[rank] = max(ends[rank], slot + 1)
+    return [
+        replace(data, extents={**data.extents, **with_length(shuffle, target, data, end)})
+        for data, end in zip(ranks, ends, strict=True)
+    ]
+
+
+@dataclass
+class _Trial:
+    shuffle: ShuffleSpec
+    target: DenseTarget
+    lengths: Sequence[int]
+    random: torch.Generator
+    given: _Given = field(default_factory=_Given)
+
+    def place(self, source: int, here: Scope, drop: float) -> None:
+        """Decide what a point reads and no other has decided, so that it has a slot."""
+        is_gone = float(torch.rand((), generator=self.random)) < drop
+        for _ in range(0 if is_gone else TRIES):
+            read = self._read(source, here)
+            if self._takes_slot(source, here, read):
+                self.given.cells.update(read)
+                return
+            if self.given.cells.issuperset(read):
+                break
+        self._drop(here, self._read(source, here))
+
+    def _read(self, source: int, here: Scope) -> list[Cell]:
+        """The cells that a point reads, inner ones first; those that are not decided are drawn."""
+        declared, found = self.shuffle.declared, list[Cell]()
+        routes = {each.name for each in declared.inputs if each.role == "route"}
+        limits = {place.value: place.limit for place in declared.places}
+        for load in self._loads():
+            entry = tuple(evaluate(index, here) for index in load.at)
+            shape = here.inputs[load.input].shape
+            if not all(0 <= at < size for at, size in zip(entry, shape, strict=True)):
+                break  # it is looked up where nothing is
+            if load.input not in routes:
+                continue
+            cell = source, load.input, entry
+            found.append(cell)
+            if cell not in self.given.cells:
+                limit = evaluate(limits[load], here) if load in limits else self._any_number()
+                here.inputs[load.input][entry] = self._number(max(limit, 1))
+        return found
+
+    def _loads(self) -> Iterator[Load]:
+        starts = (each.start for each in self.shuffle.declared.source.subscripts)
+        for scalar in (*starts, self.target.rank, self.target.slot):
+            for part in reversed(tuple(subexpressions(scalar))):
+                if isinstance(part, Load):
+                    yield part
+
+    def _any_number(self) -> int:
+        """A bound for what a rank or a slot may be computed from: as many as all slots, or less."""
+        most = (len(self.lengths) * max(self.lengths)).bit_length()
+        return int(2 ** self._number(most + 1))
+
+    def _number(self, end: int) -> int:
+        return int(torch.randint(end, (), generator=self.random))
+
+    def _takes_slot(self, source: int, here: Scope, read: Sequence[Cell]) -> bool:
+        """Whether a point has a slot of its own, which is taken then."""
+        declared, given = self.shuffle.declared, self.given
+        exists = (
+            0 <= evaluate(place.value, here) < evaluate(place.limit, here)
+            for place in declared.places
+        )
+        if is_dropped(declared.drops, here) or not all(exists):
+            return False
+        rank, slot = evaluate(self.target.rank, here), evaluate(self.target.slot, here)
+        if not (0 <= rank < len(self.lengths) and 0 <= slot < self.lengths[rank]):
+            return False
+        if (rank, slot) in given.taken or not self._is_apart(source, here):
+            return False
+        given.taken.add((rank, slot))
+        for cell in read:
+            given.slots[cell].add((rank, slot))
+        return True
+
+    def _is_apart(self, source: int, here: Scope) -> bool:
+        """Whether a segment is no other one's cells, where a way back forbids that."""
+        declared = self.shuffle.declared
+        if not self.shuffle.program.relation.apart:
+            return True
+        place = source, *(evaluate(each.start, here) for each in declared.source.subscripts)
+        names = [index.name for index in declared.domain[: declared.num_source_dims]]
+        segment = tuple(here.indices[name] for name in names)
+        return self.given.segments.setdefault(place, segment) == segment
+
+    def _drop(self, here: Scope, read: Sequence[Cell]) -> None:
+        """Make -1 of what a point reads and no other one has a slot by, or else of all of it."""
+        given = self.given
+        for cell in [each for each in read if each not in given.cells] or read:
+            _, name, entry = cell
+            here.inputs[name][entry] = -1
+            gone = given.slots.pop(cell, set())
+            given.taken -= gone
+            for slots in given.slots.values():
+                slots -= gone
+        given.cells.update(read)
