@@ -1,4 +1,4 @@
-"""Routes of any dense target, found by trying: with them points have slots of their own."""
+"""Routes of any relation, found by trying: with them points have keys, or slots of their own."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from fuscoc_runtime.demo.packing import SPARE_SLOTS, Entry, domain_points, own_length, with_length
-from fuscoc_runtime.manifest.declared import DenseTarget
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Load, Scope, evaluate, is_dropped, subexpressions
 
-TRIES = 32
+BITS = 20
+"""Of the largest numbers that a key, a rank or a slot may be computed from."""
+TRIES = 3
+"""With numbers below each power of two."""
 
 Cell = tuple[int, str, Entry]  # of an input of a rank
 Slot = tuple[int, int]  # rank and slot
@@ -33,26 +35,25 @@ class _Given:
 
 def try_routes(
     shuffle: ShuffleSpec,
-    target: DenseTarget,
     ranks: Sequence[RankData],
     drop: float,
     random: torch.Generator,
 ) -> list[RankData]:
-    """``ranks`` with their route inputs filled in, and the length of each target, whatever the
-    relation computes of them. What finds no slot is dropped by a -1, and so is each point with
-    probability ``drop``.
+    """``ranks`` with their route inputs filled in, and the length of each dense target, whatever
+    the relation computes of them. What finds no key or slot is dropped by a -1, and so is each
+    point with probability ``drop``.
 
     Raises:
         NoDataError: the slots do not fit the target's length.
     """
-    domain = shuffle.declared.domain
+    domain, target = shuffle.declared.domain, shuffle.declared.target
     points = [list(domain_points(domain, Scope(data.extents, data.inputs))) for data in ranks]
-    room, has_room = sum(map(len, points)) + SPARE_SLOTS, own_length(shuffle, target) is not None
-    lengths = [room if has_room else evaluate(target.length, Scope(d.extents)) for d in ranks]
-    trial = _Trial(shuffle, target, lengths, random)
+    trial = _Trial(shuffle, _lengths(shuffle, ranks, sum(map(len, points))), random)
     for source, heres in enumerate(points):
         for here in heres:
             trial.place(source, here, drop)
+    if target.kind == "packed":
+        return list(ranks)
     ends = [0] * len(ranks)
     for rank, slot in trial.given.taken:
         ends[rank] = max(ends[rank], slot + 1)
@@ -62,10 +63,17 @@ def try_routes(
     ]
 
 
+def _lengths(shuffle: ShuffleSpec, ranks: Sequence[RankData], num_points: int) -> list[int]:
+    """How many slots a dense target may have on each rank; none are counted of a packed one."""
+    target = shuffle.declared.target
+    if target.kind == "packed" or own_length(shuffle, target) is not None:
+        return [num_points + SPARE_SLOTS] * len(ranks)
+    return [evaluate(target.length, Scope(data.extents)) for data in ranks]
+
+
 @dataclass
 class _Trial:
     shuffle: ShuffleSpec
-    target: DenseTarget
     lengths: Sequence[int]
     random: torch.Generator
     given: _Given = field(default_factory=_Given)
@@ -73,17 +81,18 @@ class _Trial:
     def place(self, source: int, here: Scope, drop: float) -> None:
         """Decide what a point reads and no other has decided, so that it has a slot."""
         is_gone = float(torch.rand((), generator=self.random)) < drop
-        for _ in range(0 if is_gone else TRIES):
-            read = self._read(source, here)
+        for attempt in range(0 if is_gone else TRIES * (BITS + 1)):
+            read = self._read(source, here, 2 ** (BITS - attempt // TRIES))
             if self._takes_slot(source, here, read):
                 self.given.cells.update(read)
                 return
             if self.given.cells.issuperset(read):
                 break
-        self._drop(here, self._read(source, here))
+        self._drop(here, self._read(source, here, 1))
 
-    def _read(self, source: int, here: Scope) -> list[Cell]:
-        """The cells that a point reads, inner ones first; those that are not decided are drawn."""
+    def _read(self, source: int, here: Scope, most: int) -> list[Cell]:
+        """The cells that a point reads, inner ones first; those that are not decided are drawn, of
+        numbers that exist, if they look something up, or else below ``most``."""
         declared, found = self.shuffle.declared, list[Cell]()
         routes = {each.name for each in declared.inputs if each.role == "route"}
         limits = {place.value: place.limit for place in declared.places}
@@ -97,21 +106,18 @@ class _Trial:
             cell = source, load.input, entry
             found.append(cell)
             if cell not in self.given.cells:
-                limit = evaluate(limits[load], here) if load in limits else self._any_number()
+                limit = evaluate(limits[load], here) if load in limits else most
                 here.inputs[load.input][entry] = self._number(max(limit, 1))
         return found
 
     def _loads(self) -> Iterator[Load]:
+        target = self.shuffle.declared.target
         starts = (each.start for each in self.shuffle.declared.source.subscripts)
-        for scalar in (*starts, self.target.rank, self.target.slot):
+        ends = (target.key,) if target.kind == "packed" else (target.rank, target.slot)
+        for scalar in (*starts, *ends):
             for part in reversed(tuple(subexpressions(scalar))):
                 if isinstance(part, Load):
                     yield part
-
-    def _any_number(self) -> int:
-        """A bound for what a rank or a slot may be computed from: as many as all slots, or less."""
-        most = (len(self.lengths) * max(self.lengths)).bit_length()
-        return int(2 ** self._number(most + 1))
 
     def _number(self, end: int) -> int:
         return int(torch.randint(end, (), generator=self.random))
@@ -125,7 +131,11 @@ class _Trial:
         )
         if is_dropped(declared.drops, here) or not all(exists):
             return False
-        rank, slot = evaluate(self.target.rank, here), evaluate(self.target.slot, here)
+        target = declared.target
+        if target.kind == "packed":
+            is_key = 0 <= evaluate(target.placed, here) < target.num_keys // target.group
+            return is_key and self._is_apart(source, here)
+        rank, slot = evaluate(target.rank, here), evaluate(target.slot, here)
         if not (0 <= rank < len(self.lengths) and 0 <= slot < self.lengths[rank]):
             return False
         if (rank, slot) in given.taken or not self._is_apart(source, here):
