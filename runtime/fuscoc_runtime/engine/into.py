@@ -226,7 +226,9 @@ class Into:
         again = (found[1:] == found[:-1]) & (found[1:] >= 0)
         taken = torch.zeros_like(places, dtype=torch.bool).scatter_(0, order[1:], again)
         places = torch.where(taken, TAKEN, places)
-        return places, torch.cat([self._rows_with(fault, places) for fault in (OUT_OF_RANGE, TAKEN)])
+        return places, torch.cat(
+            [self._rows_with(fault, places) for fault in (OUT_OF_RANGE, TAKEN)]
+        )
 
     def _rows_with(self, fault: int, places: Tensor) -> Tensor:
         """int64 [1]: of how many rows a part has a fault in the place of a place."""

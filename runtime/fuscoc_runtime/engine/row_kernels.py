@@ -12,8 +12,8 @@ from fuscoc_runtime.kernels.loader import device_module, launching
 
 TILE_WORDS = 1024
 WARP_WORDS = 256
-"""Of a tile that a program takes one after the other: few warps of short rows, so that many programs
-have some under way."""
+"""Of a row that a program takes one after the other, for each of its warps: with few of them many
+programs have rows under way."""
 INTERPRETED_ROWS = 256
 """Rows of a tile: one on a GPU, where rows are long; many where a program is what costs."""
 WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)

@@ -1,8 +1,8 @@
 """The operators of ``ops`` where autograd alone sees them: by functions of its own.
 
-What is a call of an operator with lists of tensors goes through PyTorch's dispatcher in Python, which
-costs the host more than the call of an engine. Formulae are the operators', and so is what is done.
-Compilers, and modes that look at operators, get these. Dynamo traces this file.
+An operator that takes lists of tensors goes through PyTorch's dispatcher in Python, which costs the
+host more than the call of an engine. Formulae are the operators', and so is what is done. Compilers
+get the operators, and so do modes that look at these. Dynamo traces this file.
 """
 
 from __future__ import annotations
