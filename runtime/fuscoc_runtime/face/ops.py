@@ -306,7 +306,7 @@ def combine_gradients(
         grad if wanted else None
         for grad, wanted in zip(done[:num_fields], ctx.differentiable, strict=True)
     ]
-    grad_weights = done[num_fields:] or [None] * ctx.num_weights
+    grad_weights: Sequence[Tensor | None] = done[num_fields:] or [None] * ctx.num_weights
     return None, grad_rows, None, grad_weights, ctx.no_dims
 
 
