@@ -28,14 +28,15 @@ from benchmarks.moe_cases import Model, spec
 from fuscoc_runtime import Topology
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.liveness import Liveness, this_process
-from fuscoc_runtime.comm.rails import Rails
+from fuscoc_runtime.comm.rails import Beside, Rails
 from fuscoc_runtime.comm.requests import StartRound, Window
 from fuscoc_runtime.engine.node import rails, triton
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.repeats import Repeats
 from fuscoc_runtime.engine.node.state import Limits
-from fuscoc_runtime.face.choice import choose_triton, worst_capacity
+from fuscoc_runtime.face.choice import choose_triton
+from fuscoc_runtime.face.limits import worst_capacity
 from fuscoc_runtime.kernels.commands import (
     CommandList,
     Exchange,
@@ -55,13 +56,14 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Result:
-    """One size. ``posted`` are the sends and receives of a direction; ``counts_bytes`` what a rank
-    tells each rank of its node."""
+    """One size. ``posted`` are the sends and receives of a dispatch, ``rounds`` the groups in which
+    they are posted; ``counts_bytes`` what a rank tells each rank of its node."""
 
     num_ranks: int
     dispatch_seconds: float
     combine_seconds: float
     posted: int
+    rounds: int
     slab_bytes: int
     counts_bytes: int
     window_bytes: int
@@ -80,7 +82,8 @@ both directions, at both ends; a window has room for the worst routing.
 COLUMNS: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
     ("host of a dispatch, µs", ".0f", lambda each: each.dispatch_seconds * 1e6),
     ("host of a combine, µs", ".0f", lambda each: each.combine_seconds * 1e6),
-    ("sends and receives of each", ",.0f", lambda each: each.posted),
+    ("sends and receives of a dispatch", ",.0f", lambda each: each.posted),
+    ("rounds", ",.0f", lambda each: each.rounds),
     ("counts told a rank of the node, KB", ",.1f", lambda each: each.counts_bytes / 1e3),
     ("slabs, MB", ",.1f", lambda each: each.slab_bytes / 1e6),
     ("window, MB", ",.1f", lambda each: each.window_bytes / 1e6),
@@ -94,7 +97,9 @@ class FakedRails(Rails):
         self._natives: dict[CommandList, NativeList] = {}
         super().__init__(members)
 
-    def command(self, what: StartRound, is_told: bool = False) -> Exchange:
+    def command(
+        self, what: StartRound, is_told: bool = False, beside: Beside | None = None
+    ) -> Exchange:
         return Exchange(self._transfers(what, is_told), lambda: None, what)
 
     def submit(
@@ -223,16 +228,16 @@ class Opened:
         return dispatched - started, ended - dispatched
 
     def posted(self) -> int:
-        """Sends and receives of a dispatch, which is one group, and as many of a combine; counted
-        in a call."""
+        """Sends and receives of a dispatch, counted: a group a round, of which the first one brings
+        points, too."""
         before = counts()
-        self.call()
-        found = counts() - before
-        peers = len(self.node._rails.peers)
-        assert (found["group_start"], found["group_end"]) == (2, 2), found
-        assert found["send"] == found["receive"] == 2 * peers, found
+        assert self._repeats.dispatch([self._x], self._named, is_beside=False) is not None
+        found, rounds = counts() - before, self.node.num_rounds
+        to_each = 1 if rounds == 1 else rounds + 1
+        assert found["group_start"] == found["group_end"] == rounds, found
+        assert found["send"] == found["receive"] == to_each * len(self.node._rails.peers), found
         assert found["launch"] > 0, found
-        return (found["send"] + found["receive"]) // 2
+        return found["send"] + found["receive"]
 
     def result(self, seconds: Sequence[float]) -> Result:
         num_nodes, columns = self.num_ranks // RANKS_PER_NODE, self.node._program.num_columns
@@ -240,6 +245,7 @@ class Opened:
             self.num_ranks,
             *seconds,
             posted=self.posted(),
+            rounds=self.node.num_rounds,
             slab_bytes=self.node._slabs.num_bytes,
             counts_bytes=num_nodes * (columns + 1) * 4,
             window_bytes=self.node.window_bytes,

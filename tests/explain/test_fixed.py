@@ -20,7 +20,8 @@ from fuscoc_runtime.engine.node.slabs import Slabs, num_places
 from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.engine.node.triton_memory import TritonMemory
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
-from fuscoc_runtime.face.choice import choose_triton, worst_capacity
+from fuscoc_runtime.face.choice import choose_triton
+from fuscoc_runtime.face.limits import worst_capacity
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 
@@ -46,7 +47,7 @@ def allocated(text: str, topology: Topology, max_sources: int) -> tuple[int, int
     sources, slab_bytes = max_sources, 0
     if topology.num_nodes > 1:
         sources = topology.num_nodes * num_places(node, max_sources)
-        slabs = Slabs(shuffle, node, topology, max_sources, CPU)
+        slabs = Slabs(shuffle, node, topology, max_sources, CPU, is_one_host=True)
         slab_bytes = slabs.num_bytes
     capacity = worst_capacity(shuffle, topology.num_ranks, max_sources)
     program = TritonProgram(opened, shuffle, node, members)

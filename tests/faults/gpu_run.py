@@ -1,9 +1,10 @@
 """One rank that shuffles without end, over a pretended network where there are several nodes.
 
-    python tests/faults/gpu_run.py ARTIFACT TOPOLOGY sync|async|fixed|replayed TIMEOUT
+    python -m tests.faults.gpu_run ARTIFACT TOPOLOGY sync|async|fixed|replayed TIMEOUT
 
 Started for every rank by `test_gpu.py`, with torchrun's variables set. Writes a line when all ranks
-have shuffled once, and at last the error that ended it, as JSON.
+have shuffled once, and at last the error that ended it, as JSON. Where ranks share GPUs, those of
+fixed capacity leave room for each other.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch.distributed as dist
 import fuscoc_runtime
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.topology import Topology
+from tests.rails.gpu_run import share
 
 MOST = 1000
 """Segments of a call of fixed capacity."""
@@ -87,6 +89,7 @@ def main() -> None:
         device=device,
         timeout=float(timeout),
         max_sources=MOST if is_fixed else None,
+        num_sms=share(device) if is_fixed else None,
     )
     try:
         if is_fixed:

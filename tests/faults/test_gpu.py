@@ -29,7 +29,7 @@ def start(artifact: Path, topology: str, kind: str) -> list[subprocess.Popen[str
         port = free.getsockname()[1]
     num_ranks = Topology.parse(topology).num_ranks
     arguments = [str(artifact), topology, kind, str(TIMEOUT)]
-    command = [sys.executable, "tests/faults/gpu_run.py", *arguments]
+    command = [sys.executable, "-m", "tests.faults.gpu_run", *arguments]
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_ranks)}
     return [
         subprocess.Popen(
@@ -75,6 +75,7 @@ def kill_one(artifact: Path, topology: str, kind: str, seed: int) -> list[str]:
         ("1x2", "fixed"),
         ("1x2", "replayed"),
         ("2x1", "fixed"),
+        ("2x2", "fixed"),
     ],
 )
 def test_a_killed_rank_is_named(tmp_path: Path, topology: str, kind: str) -> None:

@@ -190,8 +190,10 @@ def _noted(taken: list[bool], call: Any, *arguments: Any) -> Any:
 
 
 def rounds(group: Any, artifact: str, topology: str, batches: Any) -> tuple[int, int]:
-    """Calls whose slabs travel in several rounds; how many, and of how many places."""
-    with mock.patch.object(slabs, "ROUND_BYTES", 1):
+    """Calls whose slabs travel in several rounds, between ranks that say they are of several hosts;
+    how many, and of how many places."""
+    host = mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}")
+    with host, mock.patch.object(slabs, "ROUND_BYTES", 1):
         rank_work.epochs(group, artifact, batches, 5, topology=topology)
         shuffle = open_shuffle(group, artifact, topology)
     node = shuffle.engine.node

@@ -127,12 +127,11 @@ class Rails:
             ClosedError: the group has been destroyed.
         """
         self._group()
-        started = time.monotonic()
         try:
             commands.submit(numbers, stream, turn)
         except NcclError as error:
             self._is_watched = False
-            raise self._explain(started, error) from error
+            raise self._explain(time.monotonic(), error) from error
 
     def under_way(self) -> int:
         """Which exchange the device is waiting for, by its number; 0 if for none."""
@@ -156,7 +155,7 @@ class Rails:
     def _group(self) -> dist.ProcessGroup:
         """The ranks' group, with its communicator, which is freed when it is destroyed."""
         group = self._known_group() if self._known_group is not None else None
-        if group is None or not dist.is_initialized():
+        if group is None or dist.GroupMember.WORLD is None:
             raise ClosedError("the process group")
         return group
 

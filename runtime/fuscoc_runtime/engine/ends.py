@@ -42,30 +42,31 @@ class Ends:
     """Events of calls on the stream of asynchronous calls of a GPU, used again and again.
 
     Attributes:
-        stream: that one.
+        stream, address: that one, and how the driver knows it.
         device: number of the GPU.
+        free: events that may be recorded again. Streams that wait for one wait for what was
+            recorded before.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.stream, self.device = communication_stream(device), device.index
-        self._free: list[Any] = []
+        self.address: int = self.stream.cuda_stream
+        self.free: list[tuple[Any, int]] = []
 
-    def take(self) -> Any:
-        """A CUDA event that nobody else uses, to be recorded before anybody waits for it."""
+    def take(self) -> tuple[Any, int]:
+        """A CUDA event that nobody else uses, and how the driver knows it; to be recorded before
+        anybody waits for it."""
         try:
-            return self._free.pop()
+            return self.free.pop()
         except IndexError:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self.stream)  # the driver has none before
-            return event
-
-    def give_back(self, event: Any) -> None:
-        """For later calls. Streams that wait for it wait for what was recorded before."""
-        self._free.append(event)
+            return event, event.cuda_event
 
 
 class CallEnd(Event):
-    """The end of a call that a ``caller`` has made, a stream by number; an event of ``ends``.
+    """The end of a call that a ``caller`` has made, a stream by number; an event of ``ends``, with
+    its address.
 
     The caller's work may use the memory of the call's arguments and result. Once the caller waits
     for the end, all that the call does comes before what the caller is given then, as if its own
@@ -73,14 +74,17 @@ class CallEnd(Event):
     another stream waits does not tell that, and if none does, nothing tells it.
     """
 
-    def __init__(self, ends: Ends, event: Any, caller: int, used: Sequence[Tensor]) -> None:
+    def __init__(
+        self, ends: Ends, event: Any, address: int, caller: int, used: Sequence[Tensor]
+    ) -> None:
         """``used``: tensors whose memory the call reads or writes."""
-        self._ends, self._end, self._caller, self._used = ends, event, caller, used
+        self._ends, self._end, self._address = ends, event, address
+        self._caller, self._used = caller, used
 
     def wait(self) -> None:
         device = torch._C._cuda_getDevice()
         current = torch._C._cuda_getCurrentRawStream(device)
-        driver.call("cuStreamWaitEvent", current, self._end.cuda_event, 0)
+        driver.call("cuStreamWaitEvent", current, self._address, 0)
         # The default streams of all devices have the same number.
         if current == self._caller and device == self._ends.device:
             self._used = ()
@@ -88,4 +92,4 @@ class CallEnd(Event):
     def __del__(self) -> None:
         for tensor in self._used:
             tensor.record_stream(self._ends.stream)
-        self._ends.give_back(self._end)
+        self._ends.free.append((self._end, self._address))

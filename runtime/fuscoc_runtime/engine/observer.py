@@ -59,7 +59,8 @@ class Observer:
         tally = self.tally
         tally.combine_ms = (time.perf_counter() - started) * 1e3
         tally.num_combines += 1
-        _log.debug("%s: combine %d: %.3f ms", self.name, tally.num_combines, tally.combine_ms)
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("%s: combine %d: %.3f ms", self.name, tally.num_combines, tally.combine_ms)
 
     def lend(self, rows: Sequence[Tensor]) -> None:
         """Rows that a user is given are views of a window."""

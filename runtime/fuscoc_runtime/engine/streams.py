@@ -19,7 +19,6 @@ import torch
 
 from fuscoc_runtime.comm.streams import shared_stream
 from fuscoc_runtime.kernels import driver
-from fuscoc_runtime.kernels.commands import Turn
 
 NO_STREAM = -1
 
@@ -51,7 +50,6 @@ class CallOrder:
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
         self.lock = RLock()  # threads take turns: what a call enqueues stays together
-        self._around = Turn()
         self._latest = NO_STREAM  # of the latest eager call
         self._capture: _Capture | None = None
         if self._on_gpu:
@@ -73,24 +71,24 @@ class CallOrder:
                 self._capture.called(stream)
                 return
             # A graph that was captured may have been replayed since, on any stream.
-            if self._follows(stream.cuda_stream):
+            if self.follows(stream.cuda_stream):
                 self._ended.wait(stream)
             try:
                 yield
             finally:
                 self._ended.record(stream)
 
-    def around(self, stream: int) -> Turn:
-        """What makes one list that is enqueued on that stream a call, at less cost to the host than
-        `turn`. The caller has the ``lock`` meanwhile, and the stream captures nothing."""
-        around, ended = self._around, self._ended.cuda_event
-        around.awaited = ended if self._follows(stream) else None
-        around.ended = ended
-        return around
+    @property
+    def ended(self) -> int:
+        """The event that every call records at its end."""
+        event: int = self._ended.cuda_event
+        return event
 
-    def _follows(self, stream: int) -> bool:
-        """Whether a call on that stream has to be told to wait for the latest one; the next one is
-        told to wait for it."""
+    def follows(self, stream: int) -> bool:
+        """Whether a call on that stream has to be told to wait for the latest one, for what
+        ``ended`` tells; the next one is told to wait for it. Who asks makes the call, has the
+        ``lock`` until it is enqueued, and the stream captures nothing: see `turn`, which costs the
+        host more."""
         latest, self._latest = self._latest, stream
         # A graph that was captured may have been replayed since, on any stream.
         return stream != latest or self._capture is not None

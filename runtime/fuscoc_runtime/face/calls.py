@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from fuscoc_runtime.engine.ends import Event
 from fuscoc_runtime.engine.handle import Handle
@@ -54,8 +55,10 @@ def dispatch(
     after: torch.cuda.Event | None,
 ) -> Any:
     """``Shuffle.dispatch``: rows and handle, and an event with ``async_op``."""
-    if handle is None and after is None and _may_repeat(executor):
-        done = executor.repeat_dispatch(fields, named, async_op)
+    repeats = executor.repeats
+    if repeats is not None and handle is None and after is None and not is_dynamo_compiling():
+        # Rows are views of a window, which such hooks would save unchecked.
+        done = None if saves_unchecked() else executor.repeat_dispatch(fields, named, async_op)
         if done is not None:
             return done if async_op else done[:2]
     _check_after(executor, after, async_op)
@@ -176,7 +179,8 @@ def combine(
     after: torch.cuda.Event | None,
 ) -> Any:
     """``Shuffle.combine``: the result, and an event with ``async_op``."""
-    if not inputs and after is None and _may_repeat(executor):
+    repeats = executor.repeats
+    if repeats is not None and not inputs and after is None and not is_dynamo_compiling():
         done = executor.repeat_combine(rows, handle, async_op)
         if done is not None:
             return done if async_op else done[0]
@@ -208,13 +212,6 @@ def _combine(
         else:
             return combine_traced(executor.back_key, spec, bound)
     return executor.combine(rows, as_handle(executor.spec, handle), inputs)
-
-
-def _may_repeat(executor: Executor) -> bool:
-    """Whether the call may be like an earlier one, which autograd has nothing to do with."""
-    if torch.compiler.is_compiling() or executor.repeats is None:
-        return False
-    return not saves_unchecked()
 
 
 def _check_after(executor: Executor, after: object, async_op: bool) -> None:

@@ -112,12 +112,15 @@ class NodeMaps:
     ) -> tuple[Fields, Fields]:
         """Gradients of combine's rows and weights, from those of its results, which a dispatch has
         just brought."""
-        index, end = self._row_of_slot(handle)[:num_rows], self._end(handle)
+        end = self._end(handle)
         if not weights:
+            index = self._row_of_slot(handle)[:num_rows]
             return [take_rows(grad, index, end) for grad in lent], []
         [weight] = weights
         worked: Sequence[Tensor | None] = rows or [None] * len(lent)
-        of_slot = self._slot_weights(handle)
+        of_slot, held = self._slot_weights(handle)
+        row_index = handle.launched.row_index
+        index = (held if row_index is None else row_index)[:num_rows]
         weighed = [
             weigh_rows(grad, of_slot, index, row, end)
             for grad, row in zip(lent, worked, strict=True)
@@ -194,8 +197,9 @@ class NodeMaps:
         own = torch.where(first, row_index[slot].int() | rank << SLOT_BITS, -1)
         return torch.where(here, own, codes)
 
-    def _slot_weights(self, handle: NodeHandle) -> Tensor:
-        """f32 [num_slots]: the weight of the point whose segment a slot holds, 0 without one."""
+    def _slot_weights(self, handle: NodeHandle) -> tuple[Tensor, Tensor]:
+        """[num_slots], f32 and int64: the weight of the point whose segment a slot holds, and the
+        slot; 0 and -1 without one."""
         points, rank = self._points(handle), self._rank_in_node
         return weights_of_slots(points, handle.launched, rank, handle.num_slots)
 
@@ -216,8 +220,8 @@ class NodeMaps:
 
     def _at_points(self, handle: NodeHandle, of_slot: Tensor) -> Tensor:
         """What every rank has for its slots [num_slots], at this rank's points [num_points]."""
-        padding = self._most_slots(handle) - len(of_slot)
-        of_slot = torch.nn.functional.pad(of_slot, (0, padding))
+        if padding := self._most_slots(handle) - len(of_slot):
+            of_slot = torch.nn.functional.pad(of_slot, (0, padding))
         node, launched = self._engine.node, handle.launched
         if launched.sent is None:
             return values_at_points(all_gather(of_slot, self._engine.members.group), launched)

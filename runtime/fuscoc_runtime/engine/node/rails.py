@@ -69,7 +69,9 @@ class RailNode(TritonNode):
         self._taken_on = replace(limits, max_sources=self._num_nodes * self._stride)
         self.rails = self._rails = Rails(members)
         self._members = members
-        self._slabs = Slabs(shuffle, node, topology, limits.max_sources, members.device)
+        self._slabs = Slabs(
+            shuffle, node, topology, limits.max_sources, members.device, members.is_one_host
+        )
         self._no_source = [torch.empty(0)] * len(shuffle.program.buffers["source"])
         super().__init__(artifact, shuffle, node, members, limits, num_sms)
 

@@ -65,7 +65,6 @@ class Repeats:
 
     stream: Any = None
     _ends: Ends | None = None
-    _before: Any = None  # the event that tells how far the caller's stream is
 
     @staticmethod
     def of(engine: NodeEngine) -> Repeats | None:
@@ -79,6 +78,7 @@ class Repeats:
 
     def __init__(self, engine: NodeEngine, node: RailNode) -> None:
         self._engine, self._node, self._order = engine, node, engine.order
+        self._watch = engine.watch
         self._weight = engine.shuffle.program.weight
         self._dispatches: dict[tuple[Any, ...], _Dispatch] = {}
         self._combines: dict[tuple[Any, ...], _Combine] = {}
@@ -89,8 +89,7 @@ class Repeats:
         self._begin, self._behind = window.data_ptr(), window.data_ptr() + window.nbytes()
         device = engine.members.device
         if device.type == "cuda":
-            self._ends = Ends(device)
-            self.stream, self._before = self._ends.stream, self._ends.take()
+            self._watch_streams(Ends(device))
 
     def dispatch(
         self, fields: Sequence[Any], named: Mapping[str, Any], is_beside: bool
@@ -113,7 +112,6 @@ class Repeats:
             given.append(0)
         engine = self._engine
         with self._order.lock:
-            engine.check_can_follow()
             stream, turn, end = self._start(is_beside, tensors)
             try:
                 launched = self._node.dispatch_prepared(
@@ -185,7 +183,6 @@ class Repeats:
         result = torch.empty_like(known.like, memory_format=torch.contiguous_format)
         given = address, result.data_ptr(), known.num_bytes
         with self._order.lock:
-            engine.check_can_follow()
             stream, turn, end = self._start(is_beside, (rows, result))
             try:
                 self._node.combine_prepared(
@@ -210,6 +207,13 @@ class Repeats:
         known = _Combine(prepared, one.expand(shape), one.nbytes * shape.numel())
         _remember(self._combines, tuple(form), known)
 
+    def _watch_streams(self, ends: Ends) -> None:
+        self._ends, self.stream = ends, ends.stream
+        # The event that tells how far the caller's stream is.
+        self._before, before = ends.take()
+        self._ended = ended = self._order.ended
+        self._alone, self._beside = Turn(ended=ended), Turn(ended=ended, before=before)
+
     def _is_eager(self) -> bool:
         """Whether calls are made here and now, on the device of the engine."""
         return self._ends is None or (
@@ -221,19 +225,20 @@ class Repeats:
         self, is_beside: bool, used: Sequence[Tensor]
     ) -> tuple[int | None, Turn | None, Event]:
         """The stream of a call that uses these tensors, what it awaits there, and its end."""
-        if self._ends is None:
+        if self._watch.loss is not None or self._node.is_out_of_step:
+            self._engine.check_can_follow()
+        ends = self._ends
+        if ends is None:
             return None, None, Event()
-        stream = caller = torch._C._cuda_getCurrentRawStream(self._ends.device)
+        caller = torch._C._cuda_getCurrentRawStream(ends.device)
         if not is_beside:
-            turn = self._order.around(stream)
-            turn.before = turn.told = None
-            return stream, turn, Event()
-        stream = self.stream.cuda_stream
-        turn = self._order.around(stream)
-        event = self._ends.take()
-        turn.before_on, turn.before = caller, self._before.cuda_event
-        turn.told = event.cuda_event
-        return stream, turn, CallEnd(self._ends, event, caller, used)
+            turn = self._alone
+            turn.awaited = self._ended if self._order.follows(caller) else None
+            return caller, turn, Event()
+        turn, (event, told) = self._beside, ends.take()
+        turn.before_on, turn.told = caller, told
+        turn.awaited = self._ended if self._order.follows(ends.address) else None
+        return ends.address, turn, CallEnd(ends, event, told, caller, used)
 
 
 def _look_at(tensor: Any, form: list[Any]) -> int | None:

@@ -63,7 +63,7 @@ class HandleRings:
         return self._numbers[entry.captured] - entry.number <= self._num_handles
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # as a `RingEntry`
 class Sent:
     """This rank's own segments where there are several nodes: how many, and int64 [max_sources,
     fanout] the rank that each point goes to, negative for none."""

@@ -324,6 +324,45 @@ struct BoxCopy {
     walk(number, box.num_outer, box.num_steps, [&](i64 index, const Step& step) { at += index * step.from; });
     return at;
   }
+  // The runs of a range one after the other: steps of the two fastest loops are counted, where a run by itself is
+  // divided for.
+  struct Runs {
+    const char* at;
+    u32 number, left, left_of_next;  // steps that each of them has left,
+    u32 count, count_of_next;        // of so many
+    i64 step, step_of_next;          // bytes
+
+    __device__ __forceinline__ Runs(const BoxCopy& copy, u32 first, const char* begin) : at(begin), number(first) {
+      const int last = copy.box.num_steps - 1, inside = copy.box.num_steps - copy.box.num_outer;
+      left = left_of_next = count = count_of_next = 1;
+      step = step_of_next = 0;
+      if (inside < 1) return;
+      const Step& fast = copy.box.step[last];
+      const u32 before = fast.count.quotient(first);
+      count = fast.count.by;
+      left = count - (first - before * count);
+      step = fast.from;
+      if (inside < 2) return;
+      const Step& next = copy.box.step[last - 1];
+      count_of_next = next.count.by;
+      left_of_next = count_of_next - (before - next.count.quotient(before) * count_of_next);
+      step_of_next = next.from - (count - 1) * step;
+    }
+    __device__ __forceinline__ void go_on(const BoxCopy& copy, const Range& range) {
+      ++number;
+      if (--left > 0) {
+        at += step;
+        return;
+      }
+      left = count;
+      if (--left_of_next > 0) {
+        at += step_of_next;
+      } else {
+        left_of_next = count_of_next;
+        at = copy.run(range, number);
+      }
+    }
+  };
   // 16 bytes that one run has, in the widest words that they lie at a multiple of.
   template <class T>
   __device__ static __forceinline__ uint4 read_whole(const char* at) {
@@ -335,9 +374,9 @@ struct BoxCopy {
   }
   // A line from byte `byte` of a range on.
   __device__ __forceinline__ uint4 read_line(const Range& range, u32 byte) const {
-    u32 number = box.run.quotient(byte);
+    const u32 number = box.run.quotient(byte);
     u32 inside = byte - number * box.run.by;
-    const char* at = run(range, number) + inside;
+    const char* const at = run(range, number) + inside;
     const u32 left = box.run.by - inside;
     if (left >= kLine) {
       const u32 odd = u32(reinterpret_cast<u64>(at)) % kLine;
@@ -355,11 +394,11 @@ struct BoxCopy {
         units[i] = read<Unit, kHow>((i * int(sizeof(Unit)) < int(left) ? at : next) + i * sizeof(Unit));
       return line;
     }
+    Runs runs(*this, number, at - inside);
 #pragma unroll
     for (int i = 0; i < int(kLine / sizeof(Unit)); ++i) {
-      if (inside == box.run.by) at = run(range, ++number), inside = 0;
-      units[i] = read<Unit, kHow>(at);
-      at += sizeof(Unit);
+      if (inside == box.run.by) runs.go_on(*this, range), inside = 0;
+      units[i] = read<Unit, kHow>(runs.at + inside);
       inside += sizeof(Unit);
     }
     return line;

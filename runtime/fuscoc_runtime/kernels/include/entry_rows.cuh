@@ -44,15 +44,6 @@ struct Rows {
     for (int c = 0; c < kChunks; ++c) found |= code[c] >= 0;
     return __ballot_sync(kAllLanes, found) != 0;
   }
-  // what(word, value) of those under way, from a number on.
-  template <class WordOf, class What>
-  __device__ static __forceinline__ void each(int first, uint4 (&value)[kChunks][kAtOnce], WordOf word, What what) {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c)
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i)
-        if (first + i < kWords) what(word(c, first + i), value[c][i]);
-  }
   // `place(code of a row, byte of the group, byte of the row)` says where each word is, and where it goes.
   template <class PlaceOf>
   __device__ __forceinline__ void copy(PlaceOf place) const {
@@ -65,14 +56,24 @@ struct Rows {
 #pragma unroll 1
     for (int first = 0; first < kWords; first += kAtOnce) {
       uint4 value[kChunks][kAtOnce];
-      each(first, value, word, [](const RowWord& at, uint4& value) {
-        const u32 fill = at.from == lost_word() ? ~0u : 0;
-        value = {fill, fill, fill, fill};
-        if (at.to && at.from && !fill) value = __ldcg(reinterpret_cast<const uint4*>(at.from));
-      });
-      each(first, value, word, [](const RowWord& at, const uint4& value) {
-        if (at.to) *reinterpret_cast<uint4*>(at.to) = value;
-      });
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c)
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (first + i >= kWords) continue;
+          const RowWord at = word(c, first + i);
+          const u32 fill = at.from == lost_word() ? ~0u : 0;
+          value[c][i] = {fill, fill, fill, fill};
+          if (at.to && at.from && !fill) value[c][i] = __ldcg(reinterpret_cast<const uint4*>(at.from));
+        }
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c)
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (first + i >= kWords) continue;
+          const RowWord at = word(c, first + i);
+          if (at.to) *reinterpret_cast<uint4*>(at.to) = value[c][i];
+        }
     }
   }
 };
