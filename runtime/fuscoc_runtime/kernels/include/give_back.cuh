@@ -2,7 +2,7 @@
 //
 // Where rows lie, warps copy the boxes that their sources have told this rank, item by item into the
 // staging memory of the source, and flag every item there. At the source warps copy flagged items to the
-// result, line by line, and this rank's own rows straight. Half of the warps begin with what goes to peers,
+// result, line by line, and this rank's own rows straight. Most of the warps begin with what goes to peers,
 // the others with what is for this rank; sending never waits, so every flag comes.
 //
 // Of a result that rows do not fill, the rest is 0: all of it is cleared before anything is for this rank, or, where
@@ -125,12 +125,14 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     }
     pending = nullptr;
   }
-  __device__ static __forceinline__ u32 num_givers() { return (blockDim.x / kWarp + 1) / 2; }  // warps that send first
+  // Two thirds of the warps send first: what crosses NVLink is under way for longer.
+  __device__ static __forceinline__ bool gives(int warp) { return warp % 3 != 2; }
+  __device__ static __forceinline__ u32 num_givers() { return blockDim.x / kWarp - blockDim.x / kWarp / 3; }
   // The same of all of these, in calls so small that each has sent hardly more than one item: one fence for all.
   __device__ __forceinline__ void signal_all(u64* pending) const {
     const int num_warps = int(num_givers());
     u64** const flags = words().pending;
-    if (lane == 0) flags[warp / 2] = pending;
+    if (lane == 0) flags[warp - warp / 3] = pending;
     __syncwarp();
     asm volatile("bar.sync 1, %0;" ::"r"(num_warps * kWarp) : "memory");
     if (warp != 0 || lane >= num_warps || !flags[lane]) return;
@@ -195,7 +197,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   __device__ void run(Leave leave) const {
     GiveBackWords<Shape>& all = words();
     const bool takes = !kTurns<Shape> || (taker() >= 0 && taker() < kBringers);
-    const bool gives = (kTurns<Shape> ? blockIdx.x : u32(warp)) % 2 == 0;
+    const bool gives = kTurns<Shape> ? taker() % 2 == 0 : this->gives(warp);
     const auto counter = [&](bool here) {
       return (here ? call.state->next_finalise : call.state->next_reduce) + shared.parity;
     };

@@ -75,6 +75,11 @@ struct Turning {
     __syncwarp();
   }
 
+  // Whether it has.
+  __device__ __forceinline__ bool is_past(Gate (&gates)[kSlots], u32 turn) const {
+    return __shfl_sync(kAllLanes, lane == 0 && has_passed(&gates[turn % kSlots], turn / kSlots & 1), 0);
+  }
+
   // By a warp that brings: the place of its next item, number `turn`. No gate passes again before who waits for it
   // here has brought that.
   __device__ __forceinline__ Slip<Own>& next(u32& turn) const {
@@ -172,9 +177,17 @@ struct Turning {
       }
     store_ranges<Shape::unit_bytes(kField)>(slip.box, slip.tile, from, lane, keep);
   }
-  // By the warp that stores what is in buffer `which`. An item's flag is set when it has arrived.
+  // By the warp that stores what is in buffer `which`. An item's flag is set when it has arrived, which takes as long
+  // as to store the next one: it waits for that, if there is one yet.
   __device__ void store(u32 which, u64 tag) const {
+    u64* pending = nullptr;
     for (u32 turn = which;; turn += kSlots) {
+      if (pending && !is_past(ring.done, turn)) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+        bulk_arrived();
+#endif
+        signal(pending, tag);
+      }
       pass(ring.done, turn);
       const Slip<Own>& slip = ring.slip[turn % kSlots];
       const u32 kind = slip.kind;
@@ -188,21 +201,26 @@ struct Turning {
       leave_to_bulk_copies();
       __syncwarp();
       if (lane == 0) arrive(&ring.free[turn % kSlots]);
-      if (!flag) continue;
+      if (pending) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-      bulk_arrived();
+        bulk_arrived_but_latest();
 #endif
-      signal(flag, tag);
+        signal(pending, tag);
+      }
+      pending = flag;
     }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     bulk_arrived();
 #endif
+    if (pending) signal(pending, tag);
   }
-  __device__ __forceinline__ void signal(u64* flag, u64 tag) const {
+  __device__ __forceinline__ void signal(u64*& flag, u64 tag) const {
     __syncwarp();
-    if (lane != 0) return;
-    fence_system();
-    store_relaxed(flag, tag);
+    if (lane == 0) {
+      fence_system();
+      store_relaxed(flag, tag);
+    }
+    flag = nullptr;
   }
 };
 
