@@ -320,12 +320,12 @@ struct Turn {
     }
     return at + low % kLine;
   }
-  __device__ __forceinline__ bool is_inside(const Strand& strand, int unit, u32 width) const {
-    const int at = strand.at + unit * int(sizeof(Unit));
-    return at >= 0 && at < int(width);
+  __device__ static __forceinline__ bool is_inside(int at, int unit, u32 width) {
+    const int byte = at + unit * int(sizeof(Unit));
+    return byte >= 0 && byte < int(width);
   }
-  // The strand of a number, as if there were a thread for each.
-  __device__ __forceinline__ Strand strand(const Sizes& sizes, u32 number, u32 num_strands, u32 low) const {
+  // The strand of a number, as if there were a thread for each. Units that are not of the row are read where others are.
+  __device__ __noinline__ Strand strand(const Sizes& sizes, u32 number, u32 num_strands, u32 low) const {
     Strand made{0, 0, 0, {}};
     const u32 groups = num_strands / sizes.columns, group = number / sizes.columns, column = number - group * sizes.columns;
     const u32 first = sizes.period == 1 ? 0 : column / sizes.words;
@@ -335,50 +335,73 @@ struct Turn {
     const u32 begin = min(group * share, alike);
     made.row = first + begin * sizes.period;
     made.num = min(share, alike - begin);
+    const u32 down = made.row * box.tiling.staged[box.tiling.first];
 #pragma unroll
     for (int i = 0; i < kUnits; ++i)
-      if (is_inside(made, i, sizes.width))
-        made.from[i] = place(u32(made.at + i * int(sizeof(Unit)))) + made.row * box.tiling.staged[box.tiling.first];
+      made.from[i] = place(u32(min(max(made.at + i * int(sizeof(Unit)), 0), int(sizes.width - sizeof(Unit))))) + down;
     return made;
+  }
+  __device__ __forceinline__ void read(const Strand& strand, u32 step, Word (&word)[kStrand]) const {
+    const char* from[kUnits];
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) from[i] = buffer + strand.from[i];
+#pragma unroll
+    for (int k = 0; k < int(kStrand); ++k) {
+      if (k % 4 == 0 && k >= int(strand.num)) break;  // others of the four are read again
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i) {
+        reinterpret_cast<Unit*>(&word[k])[i] = *reinterpret_cast<const Unit*>(from[i]);
+        if (k + 1 < int(strand.num)) from[i] += step;
+      }
+    }
+  }
+  template <bool kAligned>
+  __device__ __forceinline__ void write(const Strand& strand, const Sizes& sizes, const Ranges& ranges, const Word (&word)[kStrand]) const {
+    const bool is_whole = kAligned || strand.at >= 0 && strand.at + int(sizeof(Word)) <= int(sizes.width);
+    char* row = buffer + strand.row * ranges.pitch + strand.at;
+    u32 low = ranges.low + strand.row * ranges.odd_step;
+#pragma unroll
+    for (int k = 0; k < int(kStrand); ++k) {
+      if (k >= int(strand.num)) break;
+      char* const to = row + low % kBulkLine;
+      if (is_whole) {
+        *reinterpret_cast<Word*>(to) = word[k];
+      } else {
+#pragma unroll
+        for (int i = 0; i < kUnits; ++i)
+          if (is_inside(strand.at, i, sizes.width))
+            *reinterpret_cast<Unit*>(to + i * sizeof(Unit)) = reinterpret_cast<const Unit*>(&word[k])[i];
+      }
+      row += ranges.pitch * sizes.period;
+      low += ranges.odd_step * sizes.period;
+    }
   }
   // sync() is passed by all threads that turn.
   template <class Sync>
   __device__ __forceinline__ void run(u32 thread, u32 num_threads, Sync sync) const {
     const Ranges ranges(box, tile);
-    const Sizes sizes(tile.columns * box.tiling.column_bytes, box.tiling.whole ? tile.columns * box.tiling.column_bytes : ranges.odd_step, tile.rows);
+    const u32 width = tile.columns * box.tiling.column_bytes;
+    const Sizes sizes(width, box.tiling.whole ? width : ranges.odd_step, tile.rows);
+    const bool aligned = (ranges.low | sizes.row_step | width) % sizeof(Word) == 0;
+    if (aligned) turn<true>(thread, num_threads, ranges, sizes, sync);
+    else turn_units(thread, num_threads, ranges, sizes, sync);
+  }
+  // Where words are not all whole.
+  template <class Sync>
+  __device__ __noinline__ void turn_units(u32 thread, u32 num_threads, const Ranges& ranges, const Sizes& sizes, Sync sync) const {
+    turn<false>(thread, num_threads, ranges, sizes, sync);
+  }
+  template <bool kAligned, class Sync>
+  __device__ __forceinline__ void turn(u32 thread, u32 num_threads, const Ranges& ranges, const Sizes& sizes, Sync sync) const {
     const u32 step = box.tiling.staged[box.tiling.first] * sizes.period;
-    Strand strands[2];
-    Word word[2][kStrand];
-#pragma unroll
-    for (int s = 0; s < 2; ++s) {
-      strands[s] = strand(sizes, thread + s * num_threads, 2 * num_threads, ranges.low);
-#pragma unroll
-      for (int k = 0; k < int(kStrand); ++k) {
-        if (k >= int(strands[s].num)) continue;
-#pragma unroll
-        for (int i = 0; i < kUnits; ++i)
-          if (is_inside(strands[s], i, sizes.width))
-            reinterpret_cast<Unit*>(&word[s][k])[i] = *reinterpret_cast<const Unit*>(buffer + strands[s].from[i] + k * step);
-      }
-    }
+    const Strand one = strand(sizes, thread, 2 * num_threads, ranges.low);
+    const Strand other = strand(sizes, thread + num_threads, 2 * num_threads, ranges.low);
+    Word of_one[kStrand], of_other[kStrand];
+    read(one, step, of_one);
+    read(other, step, of_other);
     sync();
-#pragma unroll
-    for (int s = 0; s < 2; ++s) {
-      const bool is_whole = strands[s].at >= 0 && strands[s].at + int(sizeof(Word)) <= int(sizes.width);
-#pragma unroll
-      for (int k = 0; k < int(kStrand); ++k) {
-        if (k >= int(strands[s].num)) continue;
-        char* const to = buffer + ranges.place(strands[s].row + k * sizes.period) + strands[s].at;
-        if (is_whole) {
-          *reinterpret_cast<Word*>(to) = word[s][k];
-          continue;
-        }
-#pragma unroll
-        for (int i = 0; i < kUnits; ++i)
-          if (is_inside(strands[s], i, sizes.width))
-            *reinterpret_cast<Unit*>(to + i * sizeof(Unit)) = reinterpret_cast<const Unit*>(&word[s][k])[i];
-      }
-    }
+    write<kAligned>(one, sizes, ranges, of_one);
+    write<kAligned>(other, sizes, ranges, of_other);
   }
 };
 
