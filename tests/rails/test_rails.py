@@ -59,7 +59,7 @@ def test_rounds(pool: Pool, text: str, topology: str) -> None:
     num_ranks = LARGER[topology]
     batches = [(3, *[12] * (num_ranks - 1)), (12, *[9] * (num_ranks - 1))]
     [(rounds, places), *_] = pool.run(rail_work.rounds, num_ranks, path(text), topology, batches)
-    assert rounds == places // 8 > 1
+    assert rounds == min(3, places // 8) > 1
 
 
 def test_epochs_wrap(pool: Pool) -> None:
