@@ -1,9 +1,13 @@
-"""One rank of `ab.py`: times a compiled mixture of experts, verifies it, and writes both as JSON.
+"""One rank of `ab.py`: times compiled mixtures of experts, and verifies them.
 
-    torchrun --nproc-per-node 2 benchmarks/ab_rank.py ARTIFACT OUT uniform:8192 graph:uniform:128
+    RANK=0 WORLD_SIZE=2 MASTER_ADDR=… MASTER_PORT=… python benchmarks/ab_rank.py ARTIFACTS NODES
+
+It takes a case a line, and answers with a line of JSON: microseconds by what took them, and what
+was wrong on this rank. Waiting for the next, it leaves the GPU to others. Inside one node shuffles
+are of fixed capacity; between several of exact sizes.
 
 The same file runs beside the packages of either version. So it uses nothing else of this folder,
-and of a version only ``Shuffle(artifact, max_sources=…)``, ``dispatch``, ``combine``, ``close``.
+and of a version only ``Shuffle``, ``Topology``, ``dispatch``, ``combine`` and ``close``.
 """
 
 from __future__ import annotations
@@ -28,25 +32,34 @@ HIDDEN, EXPERTS, TOPK, ALIGN = 7168, 256, 8, 128
 TURNS = 25
 REPLAYS = 50
 NUM_REPLAYED = 4  # batches that a CUDA graph is replayed with in turn
-HIDE_LAUNCH_CYCLES = 1_500_000  # the GPU is kept busy while the host enqueues a measured call
+HIDE_LAUNCH_CYCLES = 4_000_000  # the GPU is kept busy while the host enqueues a measured call
 HEAD_START_CYCLES = 20_000_000
 CHUNK = 1 << 14  # rows that are compared at once
+BLOCK = 128  # elements of fp8 that share a scale
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One rank's inputs."""
+    """One rank's inputs: fields of the tokens by name, and weights unless they are of fp8."""
 
-    x: Tensor
+    source: dict[str, Tensor]
     topk_idx: Tensor
-    weights: Tensor
+    weights: Tensor | None
 
     @classmethod
-    def make(cls, topk_idx: Tensor, generator: torch.Generator) -> Batch:
+    def make(cls, topk_idx: Tensor, generator: torch.Generator, *, fp8: bool = False) -> Batch:
         device, tokens = topk_idx.device, len(topk_idx)
-        x = torch.randn(tokens, HIDDEN, device=device, generator=generator).bfloat16()
+        x = torch.randn(tokens, HIDDEN, device=device, generator=generator)
         weights = torch.rand(tokens, TOPK, device=device, generator=generator)
-        return cls(x, topk_idx, weights / weights.sum(1, keepdim=True))
+        if fp8:
+            scales = x[:, ::BLOCK].contiguous()
+            return cls({"x": x.to(torch.float8_e4m3fn), "scales": scales}, topk_idx, None)
+        return cls({"x": x.bfloat16()}, topk_idx, weights / weights.sum(1, keepdim=True))
+
+    @property
+    def arguments(self) -> dict[str, Tensor]:
+        weights = {} if self.weights is None else {"topk_weights": self.weights}
+        return {**self.source, "topk_idx": self.topk_idx, **weights}
 
 
 def routing(kind: str, tokens: int, num_ranks: int, generator: torch.Generator) -> Tensor:
@@ -66,44 +79,44 @@ def routing(kind: str, tokens: int, num_ranks: int, generator: torch.Generator) 
 
 
 class Calls:
-    """A dispatch and a combine of tensors that stay where they are."""
+    """A dispatch and a combine of tensors that stay where they are; of fp8 a dispatch alone."""
 
     def __init__(self, shuffle: fuscoc_runtime.Shuffle, batch: Batch) -> None:
-        self.shuffle = shuffle
-        self.batch = Batch(batch.x.clone(), batch.topk_idx.clone(), batch.weights.clone())
+        self.shuffle, self.batch = shuffle, batch
+        self.arguments = {name: each.clone() for name, each in batch.arguments.items()}
         self.dispatch()
-        self.outputs = torch.zeros_like(self.rows)
-        self.combine()
+        if batch.weights is not None:
+            self.outputs = torch.zeros_like(self.rows["x"])
+            self.combine()
 
     def use(self, batch: Batch) -> None:
-        self.batch.x.copy_(batch.x)
-        self.batch.topk_idx.copy_(batch.topk_idx)
-        self.batch.weights.copy_(batch.weights)
+        self.batch = batch
+        for name, each in batch.arguments.items():
+            self.arguments[name].copy_(each)
 
     def dispatch(self) -> None:
-        batch = self.batch
-        self.rows, self.handle = self.shuffle.dispatch(
-            batch.x, topk_idx=batch.topk_idx, topk_weights=batch.weights
-        )
+        rows, self.handle = self.shuffle.dispatch(**self.arguments)
+        self.rows = {"x": rows} if isinstance(rows, Tensor) else dict(rows)
 
     def combine(self) -> None:
         self.result = self.shuffle.combine(self.outputs, self.handle)
 
-    def both(self) -> None:
+    def all(self) -> None:
         self.dispatch()
-        self.combine()
+        if self.batch.weights is not None:
+            self.combine()
 
     def captured(self, pairs: int) -> Callable[[], None]:
-        """Replays both so many times from a CUDA graph."""
+        """Replays all so many times from a CUDA graph."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            self.both()
+            self.all()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             for _ in range(pairs):
-                self.both()
+                self.all()
         return graph.replay
 
 
@@ -125,24 +138,32 @@ def of_all_ranks(tensor: Tensor) -> Tensor:
 
 
 def verify(calls: Calls, run: Callable[[], object]) -> list[str]:
-    """What is wrong with a ``run`` of both: rows must be equal bit by bit, sums within 1e-2 of the
+    """What is wrong with a ``run`` of all: rows must be equal bit by bit, sums within 1e-2 of the
     norm of those in f32. Collective."""
-    x, topk_idx = calls.batch.x, calls.batch.topk_idx
-    scale = torch.linspace(0.5, 1.5, EXPERTS, device=x.device)
-    all_keys = of_all_ranks(topk_idx).reshape(-1)
+    all_keys = of_all_ranks(calls.batch.topk_idx).reshape(-1)
     slots, keys, points = own_slots(all_keys, dist.get_rank(), dist.get_world_size())
-    all_x = of_all_ranks(x)
-    calls.rows.fill_(float("nan"))
-    barrier(x.device)
+    for rows in calls.rows.values():
+        rows.view(torch.uint8).fill_(0xFF)  # NaN
+    barrier(slots.device)
     run()
-    bad = 0
+    wrong = []
+    for name, rows in calls.rows.items():
+        sent = of_all_ranks(calls.batch.source[name].view(torch.uint8))
+        bad = 0
+        for at, point in zip(slots.split(CHUNK), points.split(CHUNK), strict=True):
+            bad += int((rows[at].view(torch.uint8) != sent[point // TOPK]).any(1).sum())
+        wrong += [f"{bad} of {len(slots)} rows of {name} differ"] if bad else []
+    return wrong if calls.batch.weights is None else wrong + verify_sums(calls, run, slots, keys)
+
+
+def verify_sums(calls: Calls, run: Callable[[], object], slots: Tensor, keys: Tensor) -> list[str]:
+    """The same of what comes back, where experts scale rows. Collective."""
+    x, topk_idx, weights = calls.batch.source["x"], calls.batch.topk_idx, calls.batch.weights
+    assert weights is not None
+    scale = torch.linspace(0.5, 1.5, EXPERTS, device=x.device)
     outputs = torch.full_like(calls.outputs, float("nan"))
-    for at, key, point in zip(
-        slots.split(CHUNK), keys.split(CHUNK), points.split(CHUNK), strict=True
-    ):
-        rows = calls.rows[at]
-        sent = all_x[point // TOPK]
-        bad += int((rows.view(torch.int16) != sent.view(torch.int16)).any(1).sum())
+    for at, key in zip(slots.split(CHUNK), keys.split(CHUNK), strict=True):
+        rows = calls.rows["x"][at]
         outputs[at] = (rows.float() * scale[key].unsqueeze(1)).bfloat16()
     calls.outputs.copy_(outputs)
     calls.result.fill_(float("nan"))
@@ -151,10 +172,9 @@ def verify(calls: Calls, run: Callable[[], object]) -> list[str]:
     want = torch.zeros(x.shape, device=x.device)
     for k in range(TOPK):
         row = (x.float() * scale[topk_idx[:, k]].unsqueeze(1)).bfloat16().float()
-        want += row * calls.batch.weights[:, k].unsqueeze(1)
+        want += row * weights[:, k].unsqueeze(1)
     error = float((calls.result.float() - want).norm() / want.norm())
-    wrong = [f"{bad} of {len(slots)} rows differ"] if bad else []
-    return wrong + ([] if error < 1e-2 else [f"combine is off by {error:.2e}"])
+    return [] if error < 1e-2 else [f"combine is off by {error:.2e}"]
 
 
 def barrier(device: torch.device) -> None:
@@ -205,20 +225,37 @@ def host_time(call: Callable[[], object]) -> float:
     return float(slowest)
 
 
-def measure(
-    case: str, shuffle: fuscoc_runtime.Shuffle, generator: torch.Generator
-) -> tuple[dict[str, float], list[str]]:
-    """Microseconds by what took them, and what is wrong on this rank."""
-    *how, kind, tokens = case.split(":")
-    topk_idx = routing(kind, int(tokens), dist.get_world_size(), generator)
-    calls = Calls(shuffle, Batch.make(topk_idx, generator))
-    if how == ["host"]:
-        wrong = verify(calls, calls.both)
-        return {case: host_time(calls.both)}, wrong
-    if how:
-        pairs = int(how[0].removeprefix("graph") or 1)
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What is measured in a turn: ``run`` is all of it, which is verified each time."""
+
+    calls: Calls
+    run: Callable[[], object]
+    time: Callable[[], dict[str, float]]
+
+    @classmethod
+    def make(cls, case: str, shuffle: fuscoc_runtime.Shuffle, generator: torch.Generator) -> Case:
+        *how, kind, tokens = case.split(":")
+        topk_idx = routing(kind, int(tokens), dist.get_world_size(), generator)
+        calls = Calls(shuffle, Batch.make(topk_idx, generator, fp8=how == ["fp8"]))
+        if how == ["host"]:
+            return cls(calls, calls.all, lambda: {case: host_time(calls.all)})
+        if how and how[0].startswith("graph"):
+            return cls._replayed(case, calls, int(how[0].removeprefix("graph") or 1), generator)
+        parts = {f"{case} dispatch": calls.dispatch}
+        if calls.batch.weights is not None:
+            parts[f"{case} combine"] = calls.combine
+
+        def time_parts() -> dict[str, float]:
+            gpu_times(parts, 3, lambda turn: None)
+            return gpu_times(parts, TURNS, lambda turn: None)
+
+        return cls(calls, calls.all, time_parts)
+
+    @classmethod
+    def _replayed(cls, case: str, calls: Calls, pairs: int, generator: torch.Generator) -> Case:
         replay = calls.captured(pairs)
-        wrong = verify(calls, replay)
+        topk_idx = calls.batch.topk_idx
         orders = [
             torch.randperm(len(topk_idx), device=generator.device, generator=generator)
             for _ in range(NUM_REPLAYED)
@@ -228,44 +265,57 @@ def measure(
         def prepare(turn: int) -> None:
             calls.use(batches[turn % NUM_REPLAYED])
 
-        gpu_times({case: replay}, 5, prepare)
-        times = gpu_times({case: replay}, REPLAYS, prepare)
-        return {case: times[case] / pairs}, wrong + verify(calls, replay)
-    wrong = verify(calls, calls.both)
-    both = {f"{case} dispatch": calls.dispatch, f"{case} combine": calls.combine}
-    gpu_times(both, 3, lambda turn: None)
-    return gpu_times(both, TURNS, lambda turn: None), wrong
+        def time_replays() -> dict[str, float]:
+            gpu_times({case: replay}, 5, prepare)
+            return {case: gpu_times({case: replay}, REPLAYS, prepare)[case] / pairs}
+
+        return cls(calls, replay, time_replays)
+
+
+class Opened:
+    """The shuffles of a process, by artifact and capacity, opened when a case is the first that
+    needs them."""
+
+    def __init__(self, artifacts: Path, num_nodes: int) -> None:
+        self.artifacts = artifacts
+        self.topology = fuscoc_runtime.Topology(num_nodes, dist.get_world_size() // num_nodes)
+        self._shuffles: dict[tuple[str, int | None], fuscoc_runtime.Shuffle] = {}
+
+    def of(self, case: str) -> fuscoc_runtime.Shuffle:
+        name = "fp8" if case.startswith("fp8:") else "moe"
+        capacity = int(case.rpartition(":")[2]) if self.topology.num_nodes == 1 else None
+        if (name, capacity) not in self._shuffles:
+            self._shuffles[name, capacity] = fuscoc_runtime.Shuffle(
+                self.artifacts / name, topology=self.topology, max_sources=capacity
+            )
+        return self._shuffles[name, capacity]
+
+    def close(self) -> None:
+        for shuffle in self._shuffles.values():
+            shuffle.close()  # and raises what went wrong
 
 
 def main() -> None:
-    artifact, out, *cases = sys.argv[1:]
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    reports = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no report
+    rank = int(os.environ["RANK"])
+    device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device, timeout=timedelta(seconds=120))
-    rank = dist.get_rank()
-    opened: dict[int, fuscoc_runtime.Shuffle] = {}
-    times: dict[str, float] = {}
-    wrong: list[str] = []
-    for case in cases:
-        tokens = int(case.rpartition(":")[2])
-        if tokens not in opened:
-            opened[tokens] = fuscoc_runtime.Shuffle(artifact, max_sources=tokens)
-        generator = torch.Generator(device).manual_seed(1000 + rank)
-        found, problems = measure(case, opened[tokens], generator)
-        times |= found
-        wrong += [f"{case}, rank {rank}: {problem}" for problem in problems]
-    for shuffle in opened.values():
-        shuffle.close()  # and raises what went wrong
-    everyones: list[list[str]] = [[] for _ in range(dist.get_world_size())]
-    dist.all_gather_object(everyones, wrong)
-    if rank == 0:
-        report = {
-            "runtime": fuscoc_runtime.__file__,
-            "setup": f"{torch.cuda.get_device_name()}, torch {torch.__version__}",
-            "times": times,
-            "wrong": [line for lines in everyones for line in lines],
-        }
-        Path(out).write_text(json.dumps(report), encoding="utf-8")
+    opened = Opened(Path(sys.argv[1]), int(sys.argv[2]))
+    setup = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    cases: dict[str, Case] = {}
+    for line in sys.stdin:
+        name = line.strip()
+        if name not in cases:
+            generator = torch.Generator(device).manual_seed(1000 + rank)
+            cases[name] = Case.make(name, opened.of(name), generator)
+        case = cases[name]
+        wrong = [f"{name}, rank {rank}: {problem}" for problem in verify(case.calls, case.run)]
+        report = {"times": case.time(), "wrong": wrong, "setup": setup}
+        report["runtime"] = fuscoc_runtime.__file__
+        print(json.dumps(report), file=reports, flush=True)
+    opened.close()
     dist.destroy_process_group()
 
 

@@ -11,7 +11,8 @@ ranks is compared, too: ids sorted by owner, all-to-all, ``index_select``, rows 
 summed up, where fuscoc sums up at the owner. Ranks share GPUs where there are fewer, each as a node
 of its own; then sizes are exact in both ways. All are warmed up, and take turns. Time is the
 host's between two waits for the GPU, behind a barrier, the median of turns, of the rank that takes
-longest.
+longest; and that of the GPU between events, where calls that do not wait are enqueued before it
+comes to them.
 """
 
 from __future__ import annotations
@@ -23,19 +24,23 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from benchmarks.layouts import moved
+from benchmarks.layouts import gpu_times, moved
+from benchmarks.nvlink_timing import HEAD_START_CYCLES, Barrier
 from fuscoc_runtime import Shuffle
 
 FOLDER = Path("build/embedding")
 EXAMPLE = Path(__file__).parents[1] / "examples" / "embedding.fsc"
 ROWS, WIDTH, BAG, BAGS = 1 << 20, 128, 32, 8192
 WARM_UP, TURNS = 3, 7
+
+T = TypeVar("T")
 
 
 def join() -> torch.device:
@@ -129,12 +134,13 @@ class Fuscoc:
         of_table, of_weights = torch.autograd.grad(sums, [held, weighed], upstream)
         return sums.detach(), of_table, of_weights
 
-    def captured(self, mine: Tensor, weights: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """``sums`` as a graph, and where its result is."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            result = self.sums(mine, weights)
-        return graph, result
+
+def captured(call: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
+    """A call as a graph, and where its results are."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        results = call()
+    return graph, results
 
 
 def main(bags: int) -> None:
@@ -174,12 +180,6 @@ def main(bags: int) -> None:
             assert error < 1e-5
     for name, way in ways.items():
         assert torch.equal(way.sums(mine, weights), found[name][0]), "sums do not repeat"
-    graph = None
-    if topology.num_nodes == 1:
-        graph, result = ways["fixed"].captured(mine, weights)
-        result.zero_()
-        graph.replay()
-        assert torch.equal(result, found["fixed"][0]), "a replay has other sums"
     ways["fixed"].shuffle.check()
 
     with torch.no_grad():
@@ -192,9 +192,13 @@ def main(bags: int) -> None:
         for name, way in ways.items():
             calls[name] = partial(way.sums, mine, weights)
             calls[f"{name}, dispatch alone"] = partial(way.dispatch, weights)
-        if graph is not None:
+        if topology.num_nodes == 1:
+            graph, result = captured(partial(ways["fixed"].sums, mine, weights))
+            result.zero_()
+            graph.replay()
+            assert torch.equal(result, found["fixed"][0]), "a replay has other sums"
             calls["fixed, a graph"] = graph.replay
-        tell(medians_ms(calls, ranks), rank, f"{topology}, {bags} bags of {BAG}, sums")
+        tell(calls, ranks, f"{topology}, {bags} bags of {BAG}, sums")
 
     def torch_there_and_back() -> object:
         way = Torch(ids, weights, mine, first, ranks)
@@ -203,18 +207,33 @@ def main(bags: int) -> None:
     calls = {"torch": torch_there_and_back}
     for name, way in ways.items():
         calls[name] = partial(way.gradients, mine, weights, upstream)
-    tell(medians_ms(calls, ranks), rank, f"{topology}, {bags} bags of {BAG}, and gradients")
+    if topology.num_nodes == 1:
+        graph, results = captured(calls["fixed"])
+        graph.replay()
+        assert torch.equal(results[0], found["fixed"][0]), "a replay has other sums"
+        for again, before in zip(results, found["fixed"], strict=True):
+            assert float((again - before).norm() / before.norm()) < 1e-5
+        calls["fixed, a graph"] = graph.replay
+    tell(calls, ranks, f"{topology}, {bags} bags of {BAG}, and gradients")
     for way in ways.values():
+        way.shuffle.check()
         way.shuffle.close()
     if ranks > 1:
         dist.destroy_process_group()
 
 
-def tell(times: Mapping[str, float], rank: int, what: str) -> None:
-    """A line of medians, by one rank."""
-    if rank == 0:
-        listed = ", ".join(f"{name} {ms:.3f} ms" for name, ms in times.items())
-        print(f"{torch.cuda.get_device_name()}, {what}: {listed}", flush=True)
+def tell(calls: Mapping[str, Callable[[], object]], ranks: int, what: str) -> None:
+    """Lines of medians, by one rank: of the host, and, where ranks have GPUs of their own, of
+    these."""
+    times = medians_ms(calls, ranks)
+    of_gpus = {}
+    if 1 < ranks <= torch.cuda.device_count():
+        of_gpus = gpu_times(calls, TURNS, Barrier(torch.device("cuda")), HEAD_START_CYCLES)
+    if ranks == 1 or dist.get_rank() == 0:
+        print(f"{torch.cuda.get_device_name()}, {what}:", flush=True)
+        for name, ms in times.items():
+            gpu = f", GPU {of_gpus[name]:.0f} us" if name in of_gpus else ""
+            print(f"  {name}: {ms:.3f} ms{gpu}", flush=True)
 
 
 if __name__ == "__main__":

@@ -37,11 +37,11 @@ from torch import Tensor
 from benchmarks.network_cases import KINDS, Batch, Model, make_batch, routing
 from benchmarks.network_contenders import Contender, Fuscoc, KnownRouting, SeparatePermutes
 from benchmarks.network_nccl import Naive, RankDeduplicated, RawWire
-from benchmarks.network_report import Entry, markdown, plot, summarise
+from benchmarks.network_report import Entry, idle_part, markdown, plot, summarise
 from benchmarks.nvlink_timing import Barrier
 from benchmarks.verdict import exit_if_wrong
 from fuscoc_runtime import Shuffle, Topology
-from fuscoc_runtime.engine.trace import Span, idle_part, write_trace
+from fuscoc_runtime.engine.trace import Span, write_trace
 
 ARTIFACTS = Path("build/network")
 NIC = Path(__file__).with_name("network_nic.c")

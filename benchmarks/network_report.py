@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.engine.trace import Span
+
 Entry = dict[str, Any]
 PARTS = ("preprocessing", "rearrangement", "communication")
 COLUMNS = ("layout_ms", "dispatch_ms", "combine_ms", "total_ms", "p10_ms", "p90_ms")
@@ -88,3 +90,15 @@ def plot(report: Sequence[Entry], path: Path) -> None:
     axes.legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(path)
+
+
+def idle_part(spans: Sequence[Span]) -> float:
+    """The part of the time from the first begin to the last end in which no span is under way."""
+    busy, until = 0.0, float("-inf")
+    for span in sorted(spans, key=lambda each: each.begin):
+        busy += max(0.0, span.end - max(span.begin, until))
+        until = max(until, span.end)
+    if not spans:
+        return 0.0
+    total = until - min(span.begin for span in spans)
+    return 1 - busy / total if total > 0 else 0.0

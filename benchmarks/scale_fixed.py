@@ -35,7 +35,8 @@ from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.repeats import Repeats
 from fuscoc_runtime.engine.node.state import Limits
-from fuscoc_runtime.face.choice import choose_triton, worst_capacity
+from fuscoc_runtime.face.choice import choose_triton
+from fuscoc_runtime.face.limits import worst_capacity
 from fuscoc_runtime.kernels.commands import (
     CommandList,
     Exchange,

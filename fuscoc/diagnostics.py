@@ -40,6 +40,7 @@ CATALOGUE: dict[str, str] = {
     "FSC034": "subscript may leave its layout",
     "FSC035": "segment does not match its source",
     "FSC036": "subscript of the wrong form",
+    "FSC037": "slots without a segment",
     "FSC040": "no placement",
     "FSC041": "wrong indices",
     "FSC042": "wrong results of a route",
@@ -69,7 +70,6 @@ CATALOGUE: dict[str, str] = {
     "FSC072": "not yet supported: functions in expressions",
     "FSC090": "unused declaration",
     "FSC091": "new run-time value that is almost another name",
-    "FSC092": "slots without a segment",
 }
 
 

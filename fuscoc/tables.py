@@ -34,9 +34,9 @@ _COLUMNS = (
 )
 
 
-def show_run(report: RunReport, console: Console | None = None) -> None:
+def show_run(report: RunReport) -> None:
     """Print what every rank moved, how long it took, and whether all of it was right."""
-    console = console or Console()
+    console = Console()
     device = report.ranks[0].device.split(":")[0]
     console.print(f"{report.shuffle} on {report.topology} ({device}): rows by hop, times in ms")
     table = Table(box=None, padding=(0, 1, 0, 0))
@@ -76,11 +76,11 @@ def _row(rank: RankReport) -> list[str]:
 _STATES = {"ready": "green", "absent": "dim", "broken": "bold red"}
 
 
-def show_doctor(report: Report, console: Console | None = None) -> None:
+def show_doctor(report: Report) -> None:
     """Print what was found on a machine, and last what of fuscoc can run there."""
     from fuscoc_runtime.doctor.words import sections
 
-    console = console or Console()
+    console = Console()
     table = titled_table("fuscoc doctor", ("", "", ""), ())
     for section in sections(report):
         for number, (name, text) in enumerate(section.rows):

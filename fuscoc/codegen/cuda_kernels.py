@@ -22,7 +22,8 @@ from fuscoc.codegen.cuda_types import CudaShuffle
 from fuscoc.codegen.node_shuffle import node_shuffle
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.node import Node
-from fuscoc.dialect.node_tiles import CudaPieceTile, CudaTile
+from fuscoc.dialect.node_tiles import CudaTile
+from fuscoc.dialect.piece_tiles import CudaPieceTile
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from fuscoc.codegen.cuda_destination import row_relation
 from fuscoc.codegen.cuda_entries import AlikeEntries, alike_entries, number
 from fuscoc.codegen.cuda_relation import CudaText, fused_relation
 from fuscoc.codegen.cuda_runs import choose, num_strides
-from fuscoc.codegen.cuda_tiles import WARP, PieceSizes
+from fuscoc.codegen.cuda_tiles import TILE_BUFFERS, WARP, PieceSizes
 from fuscoc.codegen.cuda_types import REDUCED, CudaField, CudaShuffle, row_bytes
 from fuscoc.codegen.regions import Region
 from fuscoc.dialect.base import ops_of, terminator
@@ -59,7 +59,7 @@ def print_pieces(
         alike = None if sizes.entry_group is None else alike_entries(node, shuffle)
         layout = PieceLayout(
             per_entry=max(len(pieces), 1),
-            box_bytes=ENTRY_BYTES if alike else 200 + 32 * (num_steps + 1),
+            box_bytes=ENTRY_BYTES if alike else -(-(216 + 36 * (num_steps + 1)) // 8) * 8,
             mark_bytes=SLOT_BYTES if alike else 32 + 16 * (num_loops + 1),
             line_parts=1 if sizes.words[0].word_bytes == 16 else 1 + -(-32 // run),
             outer=1 if op is None else len(op.read("outer")),
@@ -81,7 +81,7 @@ def print_pieces(
         ]
 
     def launch(warps: int) -> Launch:
-        return Launch(warps * WARP, warps * (sizes.tile_bytes or 0))
+        return Launch(warps * WARP, TILE_BUFFERS * (sizes.tile_bytes or 0))
 
     plan, there, back = "place_pieces<Shape, Relation>", "move<Shape, Relation>", "give_back<Shape>"
     if alike is not None:

@@ -30,8 +30,12 @@ SCATTERING_WARPS = 4  # of a CTA, at least: while some rows are loaded, others a
 BULK_WORD, BULK_LINE = 16, 128  # bytes: of what bulk copies move, and the lines they are cut into
 PIECE_WARPS = 28, 24  # of a CTA, there and back: 72 and 80 registers a thread
 LINES_IN_FLIGHT, LINE_BYTES = 8, 16  # of a lane: kLinesInFlight and kLine of boxes.cuh
-TILE_WARPS, TILE_BYTES = 16, 7680  # of a CTA that transposes short runs; of each of them
-PIECE_STATIC_SHARED = 40 * 1024  # at most what headers of pieces declare
+TURNING_WARPS, TILE_BYTES = 20, 25_344  # of a CTA that turns tiles; of a buffer
+# Its other warps: four bring tiles, three store them, and one marks slots.
+TURN_HELPERS = {"dispatch_warps": 8, "combine_warps": 7}
+TILE_BUFFERS = 6  # of a CTA: two of each slot of ring.cuh
+PIECE_STATIC_SHARED = 40 * 1024  # at most what headers of pieces declare,
+TURN_STATIC_SHARED = 14 * 1024  # and where tiles are turned
 PIECE_ARCH = "sm_80"  # and later ones: their tiles fit into what the least of them have
 
 
@@ -59,8 +63,8 @@ class WordSizes:
 @dataclass(frozen=True)
 class PieceSizes:
     """Sizes of kernels that move pieces: CTAs of ``dispatch_warps`` or ``combine_warps`` warps,
-    each with ``tile_bytes`` of shared memory, if any. With an ``entry_group`` entries are short and
-    alike, and a warp takes so many at once, without tiles."""
+    and `TILE_BUFFERS` of ``tile_bytes`` of shared memory, if any. With an ``entry_group`` entries
+    are short and alike, and a warp takes so many at once, without tiles."""
 
     dispatch_warps: int
     combine_warps: int
@@ -113,12 +117,13 @@ class CudaSizes:
 
 def choose_piece_sizes(shuffle: CudaShuffle, entry_group: int | None) -> PieceSizes:
     """Words that divide runs, and as many warps as have registers for their lines in flight, which
-    cover the latency of HBM and NVLink. Where words are narrow, runs may be short, and go by
-    way of tiles in shared memory: as many warps as leave each one a tile of some KB."""
+    cover the latency of HBM and NVLink. Where words are narrow, runs may be short, and are turned
+    in shared memory, in tiles as large as leave room for three that are under way."""
     words = tuple(WordSizes(field.name, unit_bytes(field)) for field in shuffle.leaving)
     if entry_group is not None or all(each.word_bytes == LINE_BYTES for each in words):
         return PieceSizes(*PIECE_WARPS, None, entry_group, words)
-    return PieceSizes(TILE_WARPS, TILE_WARPS, TILE_BYTES, entry_group, words)
+    there, back = (TURNING_WARPS + helpers for helpers in TURN_HELPERS.values())
+    return PieceSizes(there, back, TILE_BYTES, entry_group, words)
 
 
 def part_bytes(field: CudaField, num_passes: int) -> int:

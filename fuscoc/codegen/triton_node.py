@@ -35,7 +35,8 @@ from fuscoc.codegen.triton_tiles import (
 )
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.node import Node
-from fuscoc.dialect.node_tiles import TritonPieceTile, TritonTile
+from fuscoc.dialect.node_tiles import TritonTile
+from fuscoc.dialect.piece_tiles import TritonPieceTile
 
 COMBINED = ("rows", "result", "result_bytes")
 """What a combine is given of every field: rows in slots, where results go, and of what length."""

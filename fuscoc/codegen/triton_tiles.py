@@ -75,7 +75,7 @@ class LineSizes:
 
 @dataclass(frozen=True)
 class TritonPieceSizes:
-    """Sizes of kernels that move pieces: see ``fuscoc.dialect.node_tiles.TritonPieceTile``."""
+    """Sizes of kernels that move pieces: see ``fuscoc.dialect.piece_tiles.TritonPieceTile``."""
 
     plan_warps: int
     copy_warps: int

@@ -2,7 +2,19 @@
 
 from typing import Any
 
-from fuscoc.dialect import fused, into, l0, l1, l2, l3, node, node_tiles, path, relation
+from fuscoc.dialect import (
+    fused,
+    into,
+    l0,
+    l1,
+    l2,
+    l3,
+    node,
+    node_tiles,
+    path,
+    piece_tiles,
+    relation,
+)
 from fuscoc.dialect.fsc import Fsc
 from fuscoc.dialect.mlir import ir
 
@@ -18,6 +30,7 @@ __all__ = [
     "node",
     "node_tiles",
     "path",
+    "piece_tiles",
     "relation",
 ]
 

@@ -392,10 +392,10 @@ class Dispatch(Op, name="dispatch"):
     )
 
 
-def check_weighed(op, attribute="kind"):
-    """Raise VerifyError if an operation, whose ``attribute`` says how it reduces, weighs what
-    it does not sum."""
-    kind = op.read(attribute)
+def check_weighed(op):
+    """Raise VerifyError if an operation, whose ``kind`` says how it reduces, weighs what it does
+    not sum."""
+    kind = op.read("kind")
     if "weight" in op.attributes and not (kind in REDUCTIONS and REDUCTIONS[kind].sums):
         raise VerifyError("must weigh nothing but the terms of a sum")
 

@@ -23,7 +23,8 @@ from fuscoc.dialect.fused import (
 )
 from fuscoc.dialect.l0 import PRINTERS
 from fuscoc.dialect.mlir import ext, ir
-from fuscoc.dialect.node_tiles import CudaPieceTile, CudaTile, TritonPieceTile, TritonTile
+from fuscoc.dialect.node_tiles import CudaTile, TritonTile
+from fuscoc.dialect.piece_tiles import CudaPieceTile, TritonPieceTile
 
 
 class Node(Op, name="node", traits=[ir.NoTerminatorTrait]):

@@ -1,5 +1,7 @@
 """The sizes that kernels of one node are made with, which choose-tiles puts into ``fsc.node``.
 
+Those of kernels that move pieces stand in ``piece_tiles.py``.
+
 ``docs/tiles.md`` says how they are chosen. Verifiers refuse those with which kernels would move
 less than a row, lie across each other in a buffer, or not fit into a GPU.
 """
@@ -10,11 +12,8 @@ from math import gcd
 from fuscoc.codegen.cuda_casts import fits_in_place
 from fuscoc.codegen.cuda_tiles import (
     BULK_WORD,
-    LINE_BYTES,
     MAX_TEAMS,
     MOVED_ROWS,
-    PIECE_ARCH,
-    PIECE_STATIC_SHARED,
     PLACE_BYTES,
     PLAN_THREADS,
     SORTED_ROWS,
@@ -34,8 +33,6 @@ from fuscoc.dialect.fused import (
     NodeAssign,
     NodeCopy,
     NodeCount,
-    NodeGiven,
-    NodePieces,
     NodePoints,
     NodeReduce,
     Quantise,
@@ -91,7 +88,7 @@ class CudaTile(Op, name="cuda_tile"):
 
     @classmethod
     def check(cls, op):
-        loads, stores = _rows(op)
+        loads, stores = rows_beside(op)
         most = max(op.read("teams") * op.read("team_warps"), op.read("dispatch_warps"))
         if most > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a CTA")
@@ -99,7 +96,7 @@ class CudaTile(Op, name="cuda_tile"):
             _check_copied(op)
         elif op.read("teams") > MAX_TEAMS or op.read("team_vectors") > 2:
             raise VerifyError(f"must have {MAX_TEAMS} teams at most, and two vectors a thread")
-        left, arrived = map(_row_bytes, (loads, stores))
+        left, arrived = map(row_fields, (loads, stores))
         changes = left != arrived or any(load.read("run_dims") for load in loads)
         if changes != bool(op.read("leaving")):
             raise VerifyError("needs 'leaving' exactly where rows leave as others than arrive")
@@ -107,90 +104,13 @@ class CudaTile(Op, name="cuda_tile"):
         if changes:
             _check_parts(op, "leaving", left)
             _check_ends(op, left, arrived, _casts(stores))
-        _check_words(op.read("leaving") or op.read("arriving"), "word_bytes", loads)
+        check_words(op.read("leaving") or op.read("arriving"), "word_bytes", loads)
         if op.read("dispatch_rows") > 1:
             _check_scattered(op)
         if op.read("sorted_rows") > 1:
             _check_sorted(op, arrived)
         warps, rows = op.read("dispatch_warps"), op.read("dispatch_rows")
         _check_shared(op, warps * rows * op.read("buffer_bytes"))
-
-
-class CudaPieceTile(Op, name="cuda_piece_tile"):
-    """CUDA kernels that move pieces, for all GPUs: CTAs of ``dispatch_warps`` and of
-    ``combine_warps`` warps, which read fields in ``words``. Where these are narrow, a warp has
-    ``tile_bytes`` of shared memory, by way of which it transposes short runs. Of short entries that
-    are alike, or rows that are given slots, it takes ``entry_group`` at once.
-
-    ``"fsc.cuda_piece_tile"() {combine_warps = 24 : i64, dispatch_warps = 28 : i64, words = [{field
-    = "x", word_bytes = 16 : i64}]} : () -> ()``
-    """
-
-    attrs = attributes(
-        dispatch_warps=Integer(1),
-        combine_warps=Integer(1),
-        tile_bytes=Integer(BUFFER_ALIGN, optional=True),
-        entry_group=Integer(1, optional=True),
-        words=Array(Record({"field": Text(), "word_bytes": Unit(1)})),
-    )
-
-    @classmethod
-    def check(cls, op):
-        loads, _ = _rows(op)
-        group = op.read("entry_group")
-        if not ops_of(op.operation.parent, NodePieces, *([NodeGiven] if group else [])):
-            raise VerifyError("must stand beside a fsc.node_pieces")
-        warps = max(op.read("dispatch_warps"), op.read("combine_warps"))
-        if warps > MAX_WARPS:
-            raise VerifyError(f"must not put more than {MAX_WARPS} warps into a CTA")
-        _check_fields(op.read("words"), "words", _row_bytes(loads))
-        _check_words(op.read("words"), "word_bytes", loads)
-        narrow = any(each["word_bytes"] < LINE_BYTES for each in op.read("words"))
-        narrow &= group is None
-        tile_bytes = op.read("tile_bytes")
-        if narrow != (tile_bytes is not None):
-            raise VerifyError("needs 'tile_bytes' exactly where words of boxes are narrow")
-        if tile_bytes is not None and tile_bytes % BUFFER_ALIGN:
-            raise VerifyError(f"needs tiles of a multiple of {BUFFER_ALIGN} bytes")
-        (target,) = (each for each in TARGETS if each.arch == PIECE_ARCH)
-        needed = warps * (tile_bytes or 0) + PIECE_STATIC_SHARED
-        if needed > target.shared_bytes:
-            raise VerifyError(
-                f"needs {needed} bytes of shared memory, and has {target.shared_bytes}"
-            )
-
-
-class TritonPieceTile(Op, name="triton_piece_tile"):
-    """Triton kernels that move pieces: programs of ``plan_warps`` warps plan, and programs of
-    ``copy_warps`` copy items of ``item_lines`` lines of 16 bytes, ``lines`` of a field at once,
-    which they read in words of ``word_bytes``.
-
-    ``"fsc.triton_piece_tile"() {copy_warps = 4 : i64, fields = [{field = "x", lines = 1024 : i64,
-    word_bytes = 16 : i64}], item_lines = 1024 : i64, plan_warps = 1 : i64} : () -> ()``
-    """
-
-    attrs = attributes(
-        plan_warps=Integer(1),
-        copy_warps=Integer(1),
-        item_lines=Integer(1),
-        fields=Array(Record({"field": Text(), "word_bytes": Unit(1), "lines": Integer(1)})),
-    )
-
-    @classmethod
-    def check(cls, op):
-        loads, _ = _rows(op)
-        if not ops_of(op.operation.parent, NodePieces):
-            raise VerifyError("must stand beside a fsc.node_pieces")
-        for name in ("plan_warps", "copy_warps"):
-            _check_power(op.read(name), f"'{name}'")
-        if max(op.read("plan_warps"), op.read("copy_warps")) > MAX_WARPS:
-            raise VerifyError(f"must not put more than {MAX_WARPS} warps into a program")
-        _check_fields(op.read("fields"), "fields", _row_bytes(loads))
-        _check_words(op.read("fields"), "word_bytes", loads)
-        for each in op.read("fields"):
-            _check_power(each["lines"], f"'lines' of '{each['field']}'")
-            if op.read("item_lines") % each["lines"]:
-                raise VerifyError(f"needs items of as many lines as '{each['field']}', or more")
 
 
 class TritonTile(Op, name="triton_tile"):
@@ -230,10 +150,10 @@ class TritonTile(Op, name="triton_tile"):
 
     @classmethod
     def check(cls, op):
-        loads, stores = _rows(op)
+        loads, stores = rows_beside(op)
         powers = ("plan_points", "plan_warps", "plan_keys", "plan_block", "row_warps")
         for name in (*powers, "tile_rows", "sorted_rows"):
-            _check_power(op.read(name), f"'{name}'")
+            check_power(op.read(name), f"'{name}'")
         if max(op.read("plan_warps"), op.read("row_warps")) > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a program")
         node = op.operation.parent
@@ -256,14 +176,14 @@ class TritonTile(Op, name="triton_tile"):
         if bool(casts) != bool(op.read("arriving")):
             raise VerifyError("needs 'arriving' exactly where fields are cast")
         _check_pieces(op, "moved", loads, _moved_bytes(op, "moved", loads, casts))
-        _check_words(op.read("moved"), "align_bytes", loads)
+        check_words(op.read("moved"), "align_bytes", loads)
         if casts:
             _check_pieces(op, "arriving", stores, _moved_bytes(op, "arriving", stores, casts))
             _check_stored(op, stores)
             _check_blocks(op, casts)
         if sums:
             _check_pieces(op, "summed", loads, _elem_bytes(loads))
-            _check_words(op.read("summed"), "align_bytes", loads)
+            check_words(op.read("summed"), "align_bytes", loads)
         if op.read("tile_rows") > 1:
             _check_tiled(op, points, loads, bool(casts or sums))
         if op.read("sorted_rows") > 1:
@@ -272,7 +192,7 @@ class TritonTile(Op, name="triton_tile"):
             raise VerifyError("must not cross nodes with given slots, or many rows at once")
 
 
-def _rows(op):
+def rows_beside(op):
     """How rows are read, and how they are stored, beside a tile."""
     if op.operation.parent.name != "fsc.node":
         raise VerifyError("must stand inside fsc.node")
@@ -280,17 +200,17 @@ def _rows(op):
     return ops_of(copy, LoadField), ops_of(copy, StoreField)
 
 
-def _row_bytes(fields):
+def row_fields(fields):
     """Bytes of every field of a row, in order."""
     found = [(each.read("field"), *vector_of(each.value)) for each in fields]
     return [(name, dtype, num_bytes(dtype) * size) for name, dtype, size in found]
 
 
 def _elem_bytes(loads):
-    return {name: num_bytes(dtype) for name, dtype, _ in _row_bytes(loads)}
+    return {name: num_bytes(dtype) for name, dtype, _ in row_fields(loads)}
 
 
-def _check_fields(given, name, fields):
+def check_fields(given, name, fields):
     if [each["field"] for each in given] != [field for field, *_ in fields]:
         raise VerifyError(f"needs the fields of a row in '{name}'")
 
@@ -298,7 +218,7 @@ def _check_fields(given, name, fields):
 def _check_parts(op, name, fields):
     """Parts are whole words and make up a row; in the buffer they lie one behind the other."""
     given = op.read(name)
-    _check_fields(given, name, fields)
+    check_fields(given, name, fields)
     for each, (field, _, row_bytes) in zip(given, fields, strict=True):
         word, part = each["word_bytes"], each["part_bytes"]
         if row_bytes % word or part % word:
@@ -420,7 +340,7 @@ def _check_ends(op, left, arrived, casts):
     _check_room(op, places, "both ends")
 
 
-def _check_words(given, name, loads):
+def check_words(given, name, loads):
     """Where a segment lies in its source is known to multiples of its runs' unit alone."""
     for each, load in zip(given, loads, strict=True):
         cell_bytes = load.read("cell_elems") * num_bytes(load.read("dtype"))
@@ -458,7 +378,7 @@ def _moved_bytes(op, name, fields, casts):
 
 def _check_stored(op, stores):
     """A row begins at a multiple of its own length."""
-    for each, (field, _, row_bytes) in zip(op.read("arriving"), _row_bytes(stores), strict=True):
+    for each, (field, _, row_bytes) in zip(op.read("arriving"), row_fields(stores), strict=True):
         if row_bytes % each["align_bytes"]:
             raise VerifyError(f"must not store '{field}' in words of {each['align_bytes']} bytes")
 
@@ -483,18 +403,18 @@ def _check_blocks(op, casts):
 
 def _check_pieces(op, name, rows, elem_bytes):
     """Pieces are powers of two of lanes, none without elements, and make up a part."""
-    given, fields = op.read(name), _row_bytes(rows)
-    _check_fields(given, name, fields)
+    given, fields = op.read(name), row_fields(rows)
+    check_fields(given, name, fields)
     for each, (field, _, row_bytes) in zip(given, fields, strict=True):
         part, pieces = each["part_elems"], each["pieces"]
         for piece in pieces:
-            _check_power(piece, f"'pieces' of '{field}'")
+            check_power(piece, f"'pieces' of '{field}'")
         if not sum(pieces[:-1]) < part <= sum(pieces):
             raise VerifyError(f"needs pieces that make up a part of '{field}'")
         if part * elem_bytes[field] * op.read("row_parts") < row_bytes:
             raise VerifyError(f"does not move all of '{field}'")
 
 
-def _check_power(size, name):
+def check_power(size, name):
     if size & (size - 1):
         raise VerifyError(f"needs a power of two for {name}, not {size}")

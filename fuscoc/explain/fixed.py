@@ -112,7 +112,7 @@ def _window(
     if "combine" in node.kernels:
         use = f"sums of a rank for every segment, {node.partial_bytes:,} bytes"
         yield Part("staging", use, product(sources, node.partial_bytes))
-    points = product(sources, program.fanout, POINT_BYTES)
+    points = product(sources, program.fanout, node.point_bytes)
     yield Part("points", "slots and weights of every point, for every handle", points, ENTRIES)
     if program.is_compact:
         yield Part("row index", "the row of every slot", product(slots, 8), ENTRIES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fuscoc.diagnostics import Fix, Label, spelling
+from fuscoc.diagnostics import Label, spelling
 from fuscoc.lang import ast
 from fuscoc.lang.algebra import constant_difference
 from fuscoc.lang.checked import Const, IndexRef, Inside, Scalar, Subscript
@@ -137,13 +137,8 @@ def check_access(
     return AccessInfo(layout, dims, tuple(inside)) if len(inside) == len(dims) else None
 
 
-def right_arity(
-    access: ast.Access, count: int, ident: ast.Ident, scope: Scope, fix: Fix | None = None
-) -> bool:
-    """Whether an access has as many subscripts as the layout or view has dimensions.
-
-    ``fix`` adds what is missing, where that is known.
-    """
+def right_arity(access: ast.Access, count: int, ident: ast.Ident, scope: Scope) -> bool:
+    """Whether an access has as many subscripts as the layout or view has dimensions."""
     if len(access.subscripts) == count:
         return True
     scope.sink.report(
@@ -151,7 +146,6 @@ def right_arity(
         access.span,
         f"`{ident.name}` takes {plural(count, 'subscript')}, not {len(access.subscripts)}",
         secondary=[Label(ident.span, "declared here")],
-        fix=fix,
     )
     return False
 

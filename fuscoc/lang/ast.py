@@ -283,6 +283,11 @@ class Clip(Node):
 
 
 @dataclass(frozen=True)
+class Partial(Node):
+    """``partial``: slots of the target may have no segment."""
+
+
+@dataclass(frozen=True)
 class Dedup(Node):
     """``dedup(node, rank)``."""
 
@@ -335,7 +340,7 @@ class Dispatch(Node):
 
     source: Access
     target: Access
-    options: tuple[On | Clip | Dedup | Choice | Slice | Cast | Into, ...]
+    options: tuple[On | Clip | Partial | Dedup | Choice | Slice | Cast | Into, ...]
 
 
 @dataclass(frozen=True)

@@ -30,49 +30,64 @@ def check_combine(
     if path is not None and isinstance(combine, ast.Combine):
         _same_path(combine, dispatch, scope)
     reduce = combine.reduce
-    if reduce is not None and reduce.op.name not in REDUCTIONS:
-        unknown_option(reduce.op, "reduce", [*REDUCTIONS], scope)
+    if (reduce is not None and not _is_known(reduce, scope)) or path is None:
         return None
-    if reduce is not None and reduce.weight is not None and not REDUCTIONS[reduce.op.name].sums:
-        _weighs_no_sum(reduce, scope)
-        return None
-    weight = None
-    if reduce is not None and reduce.weight is not None:
-        if scope.find(reduce.weight, {WEIGHT}, "a weight") is None:
-            return None
-        weight = scope.weights.get(reduce.weight.name)
-        if weight is None:
-            return None
-        if reduce.indices is not None:
-            _weight_has_indices(reduce.indices, weight, scope)
-    if path is None:
-        return None
-
     apart = segments_apart(path, scope)
     checks_cells = not isinstance(apart, Proved) and begin_apart(path, scope)
     if not isinstance(apart, Proved) and not checks_cells:
-        does = "that overlap" if isinstance(apart, Refuted) else "that may overlap"
-        notes = []
-        if isinstance(apart, Refuted):
-            names = [index.name for index in path.domain[: path.num_source_dims]]
-            notes.append(f"{two_points(apart, names)} share a cell")
-        scope.sink.report(
-            "FSC070",
-            combine.span,
-            f"not yet supported: a way back into segments {does}",
-            secondary=[Label(path.source.span, "the segments")],
-            notes=notes,
-        )
+        _overlap(combine, path, apart, scope)
         return None
     if reduce is None:
         return _copy(combine, path, scope, checks_cells)
     kind = reduce.op.name
-    reduction = REDUCTIONS[kind]
-    reducible = [can_reduce(reduce, reduction, field, scope) for field in path.source.fields]
+    reducible = [can_reduce(reduce, REDUCTIONS[kind], each, scope) for each in path.source.fields]
     if not all(reducible):
         return None
-    if weight is None:
+    if reduce.weight is None:
         return Combine(kind, None, combine.span, checks_cells)
+    weight = scope.weights[reduce.weight.name]
+    if not _is_of_points(weight, reduce, dispatch, path, scope):
+        return None
+    checked = Weight(weight.ident.name, weight.input.name, weight.dtype, weight.ident.span)
+    return Combine(kind, checked, combine.span, checks_cells)
+
+
+def _is_known(reduce: ast.Reduce, scope: Scope) -> bool:
+    """Whether there are such a reduction and its weight; reported if not."""
+    if reduce.op.name not in REDUCTIONS:
+        unknown_option(reduce.op, "reduce", [*REDUCTIONS], scope)
+        return False
+    if reduce.weight is None:
+        return True
+    if not REDUCTIONS[reduce.op.name].sums:
+        _weighs_no_sum(reduce, scope)
+        return False
+    if scope.find(reduce.weight, {WEIGHT}, "a weight") is None:
+        return False
+    weight = scope.weights.get(reduce.weight.name)
+    if weight is not None and reduce.indices is not None:
+        _weight_has_indices(reduce.indices, weight, scope)
+    return weight is not None
+
+
+def _overlap(combine: ast.Combine | ast.Reply, path: Path, apart: Verdict, scope: Scope) -> None:
+    """Report segments that are not ``apart``."""
+    does, notes = "may overlap", list[str]()
+    if isinstance(apart, Refuted):
+        does, notes = "overlap", [f"{two_points(apart, _source_indices(path))} share a cell"]
+    scope.sink.report(
+        "FSC070",
+        combine.span,
+        f"not yet supported: a way back into segments that {does}",
+        secondary=[Label(path.source.span, "the segments")],
+        notes=notes,
+    )
+
+
+def _is_of_points(
+    weight: WeightInfo, reduce: ast.Reduce, dispatch: ast.Dispatch, path: Path, scope: Scope
+) -> bool:
+    """Whether a weight is given for the points of a path; reported if not."""
     domain = tuple(index.name for index in path.domain)
     if not scope.extents.keys() >= set(domain):  # the runs of a view
         scope.sink.report(
@@ -81,7 +96,7 @@ def check_combine(
             "not yet supported: a weighed sum of what lies in a view",
             secondary=[Label(dispatch.target.span, "the view")],
         )
-        return None
+        return False
     if weight.params != domain:
         scope.sink.report(
             "FSC054",
@@ -90,9 +105,7 @@ def check_combine(
             f"and the shuffle runs over ({', '.join(domain)})",
             secondary=[Label(weight.ident.span, "declared here")],
         )
-        return None
-    checked = Weight(weight.ident.name, weight.input.name, weight.dtype, weight.ident.span)
-    return Combine(kind, checked, combine.span, checks_cells)
+    return weight.params == domain
 
 
 def segments_apart(path: Path, scope: Scope) -> Verdict:

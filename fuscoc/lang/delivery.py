@@ -1,9 +1,9 @@
 """Whether every segment has a slot of its own in a target that the spec computes, and every slot a
 segment.
 
-A run finds two segments in one slot by itself, and one that has no slot, and a slot that stays
-empty is none of its business. So what holds for some numbers of ranks and not for others is left to
-it; reported is what is wrong for all that were tried.
+A run finds two segments in one slot by itself, and one that has no slot. Slots that stay empty on
+some numbers of ranks are the room that parts of other sizes leave. So what holds for some and not
+for others is left to a run; reported is what is wrong for all that were tried.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ MAX_TRIED = 3  # numbers of ranks
 MAY_FIT = 2  # ranks, on which most targets are seen to have all slots that segments go to
 MANY_RANKS = (16, 64, 256, 1024)
 """On some of which there may be room for what fewer ranks have none for."""
-WRONG = ("FSC034", "FSC059", "FSC092")
-"""What can be wrong: a segment without a slot, two in one, and a slot without a segment."""
+EMPTY = "FSC037"
+"""A slot without a segment, which a dispatch that is `partial` may have."""
+WRONG = ("FSC034", "FSC059", EMPTY)
+"""What can be wrong: a segment without a slot, two in one, and that."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,7 @@ def check_delivery(
     *,
     codes: Collection[str] = WRONG,
 ) -> None:
-    """Report segments without a slot and two in one, or warn about a slot without any: those of the
-    ``codes``."""
+    """Report segments without a slot, two in one, and slots without any: those of the ``codes``."""
     known = {name for scalar in delivery.scalars for name in extents(scalar)} <= {"rank", "ranks"}
     if not known or any(loads(scalar) for scalar in delivery.scalars):
         return
@@ -104,13 +105,14 @@ def check_delivery(
     message = {
         "FSC034": "a segment goes to a rank that does not exist",
         "FSC059": f"two segments go to one slot of `{name}`",
-        "FSC092": f"no segment goes to some slots of `{name}`",
+        EMPTY: f"no segment goes to some slots of `{name}`",
     }[outcome.code]
     if outcome.leaves == 0:
         span = next((each.span for each in dispatch.options if isinstance(each, ast.On)), span)
     elif outcome.leaves is not None:
         message = f"this leaves `{layout.dims[outcome.leaves - 1]}` of `{name}`"
-    scope.sink.report(outcome.code, span, message, notes=[outcome.note])
+    help = "say `partial` if they may hold anything" if outcome.code == EMPTY else None
+    scope.sink.report(outcome.code, span, message, notes=[outcome.note], help=help)
 
 
 def _agreed(delivery: Delivery) -> Outcome:
@@ -212,7 +214,7 @@ def _tried(delivery: Delivery, count: int) -> Outcome | None:
     slots = _total(delivery.sizes, count)
     if points == slots:
         return Outcome(None)
-    return Outcome("FSC092", _empty_slot(delivery, system, ends, count))
+    return Outcome(EMPTY, _empty_slot(delivery, system, ends, count))
 
 
 def _total(sizes: Sequence[Scalar], count: int) -> int:

@@ -22,7 +22,7 @@ from fuscoc.lang.checked import (
 )
 from fuscoc.lang.context import check_indices
 from fuscoc.lang.declarations import extent_not_constant, is_ragged
-from fuscoc.lang.delivery import WRONG, Delivery, check_delivery
+from fuscoc.lang.delivery import EMPTY, WRONG, Delivery, check_delivery
 from fuscoc.lang.fields import match_fields
 from fuscoc.lang.fold import too_large
 from fuscoc.lang.scalars import indices
@@ -73,7 +73,9 @@ def check_dispatch(
         places = Delivery(
             domain, target.rank, target.places, target.dims, layout.extents, is_clipped
         )
-        check_delivery(places, dispatch, layout, scope, codes=codes)
+        may_be_empty = _may_have_empty_slots(dispatch, scope)
+        wrong = [code for code in codes if not (may_be_empty and code == EMPTY)]
+        check_delivery(places, dispatch, layout, scope, codes=wrong)
     origin = Source(
         layout=access.layout.ident.name,
         fields=matched.cells,
@@ -93,6 +95,12 @@ def check_dispatch(
         target_scalars=target.scalars,
         casts=matched.casts,
     )
+
+
+def _may_have_empty_slots(dispatch: ast.Dispatch, scope: Scope) -> bool:
+    """Whether slots without a segment are meant; what goes `into` memory leaves others alone."""
+    partial = scope.single(dispatch.options, ast.Partial, "partial")
+    return partial is not None or any(isinstance(each, ast.Into) for each in dispatch.options)
 
 
 def _source(access: ast.Access, scope: Scope) -> tuple[tuple[str, ...], AccessInfo] | None:

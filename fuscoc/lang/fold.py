@@ -208,6 +208,7 @@ def _fold_operation(
                 left.span,
                 "not yet supported: dividing what may be negative",
                 notes=["a difference and a routed value may be; an index and an extent may not"],
+                help="put `max(…, 0)` around it if there is nothing below 0",
             )
             return None
     floors = op == "/" and context.builtin  # wherever the constant stands

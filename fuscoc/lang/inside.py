@@ -6,7 +6,16 @@ from collections.abc import Sequence
 
 from fuscoc.diagnostics import Label
 from fuscoc.lang.checked import BinaryOp, Bound, Const, ExtentRef, Scalar
-from fuscoc.lang.proof import Facts, Proved, Refuted, Unknown, at, described, stays_inside
+from fuscoc.lang.proof import (
+    Facts,
+    Proved,
+    Refuted,
+    Unknown,
+    Verdict,
+    at,
+    described,
+    stays_inside,
+)
 from fuscoc.lang.scalars import indices, loads, parts
 from fuscoc.lang.scope import Scope
 from fuscoc.source import Span
@@ -30,9 +39,8 @@ def must_stay_inside(
     What cannot be proved, and is not refuted either, a run checks: unless it depends on inputs.
     ``checked`` are extents that a run checks beside those of the indices.
     """
-    used = [scope.extents[name] for name in dict.fromkeys([*indices(start), *indices(dim)])]
-    facts = Facts(scope.extents, [*checked, *used], frozenset(scope.sizes))
-    verdict = stays_inside(start, length, dim, facts)
+    used = _extents(start, dim, scope)
+    verdict = _verdict(start, length, dim, checked, scope)
     if isinstance(verdict, Proved):
         return True
     if isinstance(verdict, Unknown) and not any(loads(each) for each in (start, dim, *used)):
@@ -52,6 +60,23 @@ def must_stay_inside(
         note = f"{where}{', ' if where else ''}{covers}, {exist}"
     scope.sink.report("FSC034", span, message, secondary=[declared], notes=[note], help=help)
     return False
+
+
+def is_seen_inside(start: Scalar, dim: Scalar, checked: Sequence[Scalar], scope: Scope) -> bool:
+    """Whether it is proved that ``0 <= start < dim``; nothing is reported."""
+    return isinstance(_verdict(start, 1, dim, checked, scope), Proved)
+
+
+def _verdict(
+    start: Scalar, length: int, dim: Scalar, checked: Sequence[Scalar], scope: Scope
+) -> Verdict:
+    facts = Facts(scope.extents, [*checked, *_extents(start, dim, scope)], frozenset(scope.sizes))
+    return stays_inside(start, length, dim, facts)
+
+
+def _extents(start: Scalar, dim: Scalar, scope: Scope) -> list[Scalar]:
+    """Those of the indices that two scalars depend on."""
+    return [scope.extents[name] for name in dict.fromkeys([*indices(start), *indices(dim)])]
 
 
 def less(dim: Scalar, number: int) -> Scalar:

@@ -85,6 +85,7 @@ class TreeBuilder:
     dispatch = _node(ast.Dispatch, repeated_from=2)
     on = _node(ast.On)
     clip = _node(ast.Clip)
+    partial = _node(ast.Partial)
     dedup = _node(ast.Dedup)
     slice = _node(ast.Slice)
     cast = _node(ast.Cast, repeated_from=0)

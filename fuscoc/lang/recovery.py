@@ -31,7 +31,7 @@ from fuscoc.source import Span
 _MINOR = frozenset(
     {"dedup", "balance", "schedule", "backend", "slice", "compact", "align", "capacity"}
 )
-_CLAUSES = _MINOR | {"on", "clip", "cast", "into", "packed", "dense", "order"}
+_CLAUSES = _MINOR | {"on", "clip", "partial", "cast", "into", "packed", "dense", "order"}
 _NAMELESS = frozenset({"place", "dispatch", "combine"})
 
 

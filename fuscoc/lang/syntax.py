@@ -33,7 +33,10 @@ from fuscoc.lang.syntax_fixes import (
 )
 from fuscoc.source import Span
 
-OPTIONS = ("on", "clip", "dedup", "slice", "balance", "schedule", "backend", "cast", "into")
+OPTIONS = (
+    *("on", "clip", "partial", "dedup", "slice"),
+    *("balance", "schedule", "backend", "cast", "into"),
+)
 
 
 @dataclass(frozen=True)

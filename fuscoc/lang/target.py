@@ -15,6 +15,7 @@ from fuscoc.lang import ast
 from fuscoc.lang.accesses import right_arity
 from fuscoc.lang.checked import (
     DIVISIONS,
+    RANK,
     RANKS,
     BinaryOp,
     Bound,
@@ -29,9 +30,9 @@ from fuscoc.lang.checked import (
 from fuscoc.lang.context import POINT, Context, check_indices, is_index
 from fuscoc.lang.declarations import extent_not_constant, is_ragged
 from fuscoc.lang.fold import fold, too_large
-from fuscoc.lang.inside import must_stay_inside
+from fuscoc.lang.inside import is_seen_inside, must_stay_inside
 from fuscoc.lang.scalars import extents, indices, is_routed, loads, on_rank, parts
-from fuscoc.lang.scope import INDEX, LayoutInfo, Scope
+from fuscoc.lang.scope import BUILTINS, INDEX, LayoutInfo, Scope
 from fuscoc.source import Span
 
 
@@ -80,6 +81,8 @@ def dense_target(
     clip = scope.single(dispatch.options, ast.Clip, "clip")
     if places is None or rank is None or there is None:
         return TargetInfo(None, (*(places or ()), *([] if rank is None else [rank])))
+    if not has_one_stride(there[1:], rank, dispatch, layout, scope):
+        return TargetInfo(None, (*places, rank))
     slot, end = row_major(places, there), rank
     if clip is not None:
         if not _can_clip(clip, (rank, *places), access, scope):
@@ -150,7 +153,8 @@ def _places(
     that is known.
 
     All but the outermost have to stay inside: a slot that leaves the target is an error when the
-    shuffle runs, but one that runs over into the next row would be a wrong one.
+    shuffle runs, but one that runs over into the next row would be a wrong one. Of those that an
+    input gives, a run sees whether they do.
     """
     access = dispatch.target
     is_clipped = any(isinstance(option, ast.Clip) for option in dispatch.options)
@@ -189,9 +193,13 @@ def _places(
         if value is None:
             good = False
             continue
-        places.append(value)
         if position and same and there is not None and not is_clipped:
-            good &= _is_inside(value, there[position], subscript, layout, position, scope)
+            extent = there[position]
+            if not is_routed(value, scope.sizes):
+                good &= _is_inside(value, extent, subscript, layout, position, scope)
+            elif not is_seen_inside(value, extent, layout.extents, scope):
+                value = Inside(value, extent)
+        places.append(value)
     return tuple(places) if good else None
 
 
@@ -203,6 +211,25 @@ def _divides_alike(extent: Scalar) -> bool:
         and (indices(part.rhs) or loads(part.rhs))
         for part in parts(extent)
     )
+
+
+def has_one_stride(
+    inner: Sequence[Scalar], rank: Scalar, dispatch: ast.Dispatch, layout: LayoutInfo, scope: Scope
+) -> bool:
+    """Whether who sends to a layout with these inner extents knows its strides: every rank gives
+    extents of its own with a call, and nobody compares them."""
+    given = [name for each in inner for name in extents(each) if name not in BUILTINS]
+    if not given or rank == RANK:
+        return True
+    scope.sink.report(
+        "FSC063",
+        dispatch.target.span,
+        "not yet supported: a target whose inner extents are given with a call",
+        f"`{given[0]}` may differ from rank to rank, and so may strides",
+        secondary=[Label(layout.ident.span, "declared here")],
+        help=f"declare it, `const {given[0]} = …`, or one dimension of slots, and compute the slot",
+    )
+    return False
 
 
 def row_major(places: Sequence[Scalar], sizes: Sequence[Scalar]) -> Scalar:
@@ -287,15 +314,19 @@ def packed_target(
             secondary=[Label(layout.ident.span, "packed by key")],
             fix=scope.removal(on, "leave out the `on` clause"),
         )
-    clip = scope.single(dispatch.options, ast.Clip, "clip")
-    if clip is not None:
-        scope.sink.report(
-            "FSC032",
-            clip.span,
-            "slots that are assigned always exist",
-            secondary=[Label(layout.ident.span, "packed by key")],
-            fix=scope.removal(clip, "leave out `clip`"),
-        )
+    for clause, word, problem in (
+        (ast.Clip, "clip", "slots that are assigned always exist"),
+        (ast.Partial, "partial", "slots that are assigned are those that segments go to"),
+    ):
+        written = scope.single(dispatch.options, clause, word)
+        if written is not None:
+            scope.sink.report(
+                "FSC032",
+                written.span,
+                problem,
+                secondary=[Label(layout.ident.span, "packed by key")],
+                fix=scope.removal(written, f"leave out `{word}`"),
+            )
     if not isinstance(slot, ast.Wildcard):
         scope.sink.report(
             "FSC036",

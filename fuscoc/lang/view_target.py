@@ -15,7 +15,6 @@ from fuscoc.diagnostics import Label
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import right_arity
 from fuscoc.lang.checked import (
-    RANK,
     BinaryOp,
     Const,
     DenseTarget,
@@ -31,11 +30,12 @@ from fuscoc.lang.context import POINT, check_indices
 from fuscoc.lang.declarations import is_ragged
 from fuscoc.lang.fold import fold
 from fuscoc.lang.inside import must_stay_inside
-from fuscoc.lang.scalars import extents, is_routed, loads, on_rank, substitute
-from fuscoc.lang.scope import BUILTINS, AccessInfo, LayoutInfo, Scope
+from fuscoc.lang.scalars import is_routed, on_rank, substitute
+from fuscoc.lang.scope import AccessInfo, LayoutInfo, Scope
 from fuscoc.lang.target import (
     NOTHING,
     TargetInfo,
+    has_one_stride,
     may_occur,
     of_extents,
     rank_of,
@@ -82,8 +82,7 @@ def view_target(dispatch: ast.Dispatch, on: ast.On | None, scope: Scope) -> Targ
     there = [on_rank(extent, rank) for extent in block.dims]
     starts = [substitute(on_rank(each.start, rank), at) for each in block.subscripts]
     runs = _runs(starts, block, scope)
-    chosen = rank != RANK and any(map(loads, starts))
-    if chosen and not _is_agreed(there[1:], dispatch, block, scope):
+    if not has_one_stride(there[1:], rank, dispatch, block.layout, scope):
         return NOTHING
     sizes, own = runs.sizes(there), runs.sizes(block.dims)
     slot = row_major(runs.places, sizes)
@@ -247,26 +246,6 @@ def _is_supported(dispatch: ast.Dispatch, block: AccessInfo, scope: Scope) -> bo
         )
         return False
     return cast is None
-
-
-def _is_agreed(
-    inner: Sequence[Scalar], dispatch: ast.Dispatch, block: AccessInfo, scope: Scope
-) -> bool:
-    """Whether the ranks have the same strides: where data says where segments go, nobody compares
-    the extents of a call."""
-    given = [name for each in inner for name in extents(each) if name not in BUILTINS]
-    if not given:
-        return True
-    scope.sink.report(
-        "FSC063",
-        dispatch.target.span,
-        "not yet supported: a view as a target that inputs choose, of a layout whose inner extents "
-        "are given with a call",
-        f"`{given[0]}` may differ from rank to rank",
-        secondary=[Label(block.layout.ident.span, "declared here")],
-        help=f"declare it: `const {given[0]} = …`",
-    )
-    return False
 
 
 def _arguments(

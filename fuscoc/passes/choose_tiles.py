@@ -13,7 +13,8 @@ from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.fused import NodePieces
 from fuscoc.dialect.mlir import ir
 from fuscoc.dialect.node import Node
-from fuscoc.dialect.node_tiles import CudaPieceTile, CudaTile, TritonPieceTile, TritonTile
+from fuscoc.dialect.node_tiles import CudaTile, TritonTile
+from fuscoc.dialect.piece_tiles import CudaPieceTile, TritonPieceTile
 
 
 def run(module: Any) -> None:

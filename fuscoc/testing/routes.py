@@ -61,13 +61,18 @@ def _draw_places(draw: st.DrawFn, shuffle: ShuffleSpec, ranks: Sequence[RankData
     lie apart, each of theirs once on a rank."""
     starts = [each.start for each in shuffle.declared.source.subscripts]
     for place in shuffle.declared.places:
-        if not isinstance(place.value, Load):
+        is_apart = shuffle.program.relation.apart and place in starts
+        if is_apart and not isinstance(place.value, Load):
             raise NoRoutingError(f"`{shuffle.name}` computes what it looks up from an input")
         for data in ranks:
             limits = Domain(shuffle, data).values(place.limit)
             most = max(int(limits.min()), 0) if len(limits) else 0
-            _draw_entries(draw, shuffle, data, place.value, np.arange(-1, most))
-            if shuffle.program.relation.apart and place in starts:
+            for load in route_loads(shuffle, place.value):
+                _draw_entries(draw, shuffle, data, load, np.arange(-1, most))
+            lost = np.flatnonzero(~Domain(shuffle, data).exists(place))
+            if not isinstance(place.value, Load):
+                _drop(shuffle, data, place.value, lost)
+            elif is_apart:
                 values = data.inputs[place.value.input].view(-1).numpy()
                 _, first = np.unique(values, return_index=True)
                 again = np.setdiff1d(np.arange(len(values)), first)

@@ -67,6 +67,63 @@ def test_another_version_runs_its_own_packages(tmp_path: Path) -> None:
         version.run("-c", "import traffic")
 
 
+RANK = """
+import json, os, sys
+for line in sys.stdin:
+    case = line.strip()
+    if case == "skewed:8" and os.environ["RANK"] == "1":
+        sys.exit(1)
+    times = {case: 10.0 + len(sys.argv[1])}
+    wrong = [f"{case}, rank {os.environ['RANK']}: off"] if case == "single:8" else []
+    report = {"times": times, "wrong": wrong, "setup": "a GPU", "runtime": f"{os.getcwd()}/run"}
+    print(json.dumps(report), flush=True)
+"""
+"""In the place of `ab_rank.py`: the longer the folder's name, the longer a case takes."""
+
+
+@pytest.fixture
+def checkouts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    monkeypatch.setattr(ab, "RANK_SCRIPT", script)
+    for name in ("old", "newer"):
+        (tmp_path / name / "build" / "ab" / "cuda").mkdir(parents=True)
+    return [str(tmp_path / name) for name in ("old", "newer")]
+
+
+def test_both_stand_and_take_turns(
+    checkouts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ab.main([*checkouts, "--rounds", "2", "--cases", "uniform:8", "fp8:uniform:8"])
+    said = capsys.readouterr().out
+    turns = [line.split()[:2] for line in said.splitlines() if " µs" in line and "|" not in line]
+    assert turns == [
+        [name, case]
+        for case in ("uniform:8", "fp8:uniform:8")
+        for name in ("old:", "new:", "new:", "old:")
+    ]
+
+
+def test_what_is_wrong_or_slow_ends_in_an_error(checkouts: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        ab.main([*checkouts, "--cases", "single:8", "--limit", "1.01"])
+    said = str(ended.value)
+    assert "old: single:8, rank 0: off\nold: single:8, rank 1: off\nnew:" in said
+    assert "single:8 takes 1.0" in said
+
+
+def test_a_rank_that_ends_is_not_waited_for(checkouts: list[str]) -> None:
+    with pytest.raises(SystemExit, match="old: a rank ended in skewed:8"):
+        ab.main([*checkouts, "--cases", "skewed:8"])
+
+
+def test_nodes_have_no_graphs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        ab.main(["old", "new", "--nodes", "2", "--cases", "graph:uniform:128"])
+    assert "between nodes a case is" in capsys.readouterr().err
+
+
 def test_the_shape_is_the_one_that_is_compiled() -> None:
     model = SHAPES["deepseek-v3"]
     shape = (ab_rank.HIDDEN, ab_rank.EXPERTS, ab_rank.TOPK, ab_rank.ALIGN)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fuscoc_runtime.kernels.cuda import INCLUDE
-from fuscoc_runtime.kernels.float8 import FORMATS, narrow_float8, widen_float8
+from fuscoc_runtime.kernels.exact import FORMATS, narrow_float8, widen_float8
 from tests.native import cxx
 
 DTYPES = {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}

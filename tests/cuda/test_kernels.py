@@ -206,6 +206,12 @@ def test_call_structure_matches_the_header(cache: Path) -> None:
     cuda.cubin(text, "sm_90", cache)
 
 
+def test_no_lambda_takes_anything() -> None:
+    """NVRTC takes a generic lambda for a function of the host, and nvcc does not."""
+    for header in cuda.INCLUDE.glob("*.cuh"):
+        assert not re.search(r"\]\s*\([^()]*\bauto\b", header.read_text()), header.name
+
+
 @pytest.mark.usefixtures("cache")
 def test_rejected_text_carries_the_compilers_words(tmp_path: Path) -> None:
     with pytest.raises(cuda.CudaError, match="nonsense"):

@@ -386,14 +386,20 @@ def test_pieces_are_read_in_words_of_their_runs(old: str, tile: str) -> None:
 
 
 PIECE_TILES = [
-    ("combine_warps = 16", "combine_warps = 33", "must not put more than 32 warps into a CTA"),
+    ("combine_warps = 27", "combine_warps = 33", "must not put more than 32 warps into a CTA"),
+    ("combine_warps = 27", "combine_warps = 7", "needs warps that turn tiles, beside {"),
+    ("dispatch_warps = 28", "dispatch_warps = 8", "needs warps that turn tiles, beside {"),
     (
-        "dispatch_warps = 16",
-        "dispatch_warps = 17",
-        "needs 171520 bytes of shared memory, and has 166912",
+        "tile_bytes = 25344",
+        "tile_bytes = 25472",
+        "needs 167168 bytes of shared memory, and has 166912",
     ),
-    ("tile_bytes = 7680", "tile_bytes = 7600", "needs tiles of a multiple of 128 bytes"),
-    ("tile_bytes = 7680 : i64, ", "", "needs 'tile_bytes' exactly where words of boxes are narrow"),
+    ("tile_bytes = 25344", "tile_bytes = 25300", "needs tiles of a multiple of 128 bytes"),
+    (
+        "tile_bytes = 25344 : i64, ",
+        "",
+        "needs 'tile_bytes' exactly where words of boxes are narrow",
+    ),
     ('field = "pixels", word_bytes', 'field = "other", word_bytes', "needs the fields of a row"),
     ('field = "pixels", lines', 'field = "other", lines', "needs the fields of a row in 'fields'"),
     ("copy_warps = 4", "copy_warps = 3", "needs a power of two for 'copy_warps', not 3"),

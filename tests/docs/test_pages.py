@@ -133,3 +133,14 @@ def test_options_of_plan_are_listed() -> None:
     listed = set(re.findall(r"`(--[\w-]+|-D)", PAGES["docs/planning.md"]))
     for option in commands.commands["plan"].params:
         assert option.param_type_name != "option" or listed & {*option.opts}, option
+
+
+def test_files_of_the_walk_say_what_is_quoted() -> None:
+    """The table that follows one word from the text to its execution."""
+    page = PAGES["docs/architecture.md"]
+    section = page.partition("## One word, file by file")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([\w./]+)` \| `([^`]+)`", section, re.MULTILINE)
+    assert len(rows) == section.count("\n| `")
+    for name, quoted in rows:
+        folder = ROOT / "runtime" if name.startswith("fuscoc_runtime/") else ROOT
+        assert quoted in (folder / name).read_text(encoding="utf-8"), name

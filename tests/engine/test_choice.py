@@ -44,8 +44,8 @@ from fuscoc_runtime.face.choice import (
     choose_exact,
     choose_triton,
     missing_dtype,
-    worst_capacity,
 )
+from fuscoc_runtime.face.limits import worst_capacity
 from fuscoc_runtime.manifest.decode import decode
 from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import Manifest, ShuffleSpec

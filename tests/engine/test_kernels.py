@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fuscoc_runtime.kernels.bfloat16 import round_to_bfloat16, widen_bfloat16
+from fuscoc_runtime.kernels.exact import round_to_bfloat16, widen_bfloat16
 from fuscoc_runtime.kernels.loader import Kernel, KernelError, address, load_kernel
 from fuscoc_runtime.manifest.schema import KernelArg, KernelSpec
 

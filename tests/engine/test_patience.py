@@ -9,9 +9,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from fuscoc_runtime.engine import patience
-from fuscoc_runtime.engine.patience import GRACE_SECONDS, LOOK_SECONDS, Patience
-from fuscoc_runtime.engine.waits import Waits
+from fuscoc_runtime.engine import waits
+from fuscoc_runtime.engine.waits import GRACE_SECONDS, LOOK_SECONDS, Patience, Waits
 from fuscoc_runtime.kernels.stream_words import StreamWords
 
 CPU = torch.device("cpu")
@@ -26,7 +25,7 @@ class Rank:
         liveness = SimpleNamespace(someone_ended=lambda: self.someone_ended)
         members = SimpleNamespace(timeout=TIMEOUT, liveness=liveness)
         self.patience = Patience(self.waits, cast(Any, members))
-        monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(waits, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     def is_stopped_after(self, seconds: float) -> bool:
         """A look now, and one so much later."""

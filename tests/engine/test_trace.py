@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 import torch
 
 from fuscoc_runtime.demo.generate import generate
-from fuscoc_runtime.engine.trace import Span, Tracer, idle_part, write_trace
+from fuscoc_runtime.engine.trace import Span, Tracer, write_trace
 from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.run import run
 from fuscoc_runtime.topology import Topology
@@ -17,25 +16,6 @@ from tests.engine import specs
 from tests.engine.lockstep import round_trip
 
 SLICED = specs.routed("f32", options="slice 96 B")
-
-
-def span(begin: float, end: float) -> Span:
-    return Span(0, "wire 0", "", begin, end)
-
-
-@pytest.mark.parametrize(
-    ("spans", "expected"),
-    [
-        ([], 0.0),
-        ([span(1, 3)], 0.0),
-        ([span(0, 1), span(3, 4)], 0.5),
-        ([span(2, 4), span(0, 3)], 0.0),
-        ([span(0, 10), span(2, 3)], 0.0),
-        ([span(5, 5)], 0.0),
-    ],
-)
-def test_idle_part(spans: list[Span], expected: float) -> None:
-    assert idle_part(spans) == expected
 
 
 def test_nothing_is_collected_unasked() -> None:

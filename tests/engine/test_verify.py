@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fuscoc_runtime.demo.generate import generate
-from fuscoc_runtime.demo.packing import NoDataError
 from fuscoc_runtime.demo.verify import MismatchError, check_result, check_rows, expect, tolerance
-from fuscoc_runtime.manifest.declared import DenseTarget, PackedTarget
-from fuscoc_runtime.reference import RankResult
-from fuscoc_runtime.scalar import BinaryOp, Inside, Load
+from fuscoc_runtime.reference import RankResult, route
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.lockstep import dispatch, lockstep
-from tests.plan.specs import declaring
 
 
 def test_one_wrong_bit_is_seen() -> None:
@@ -98,16 +92,21 @@ def test_one_ranks_share_of_the_reference(text: str) -> None:
             assert torch.equal(mine.results[rank].fields[name], result)
 
 
-def test_unknown_relations_are_refused() -> None:
-    spec = specs.artifact(specs.routed()).shuffle()
-    assert isinstance(spec.declared.target, PackedTarget)
-    place = Inside(BinaryOp("+", spec.declared.target.key, 1), 12)
-    fixed = replace(spec.declared.target, key=Load("idx", (place, 0)))
-    with pytest.raises(NoDataError, match="is computed from an input"):
-        generate(declaring(spec, target=fixed), Topology(1, 1), 4, 0)
-    spec = specs.artifact(specs.patches()).shuffle()
-    assert isinstance(spec.declared.target, DenseTarget)
-    both = BinaryOp("+", Load("packing", (0, 0)), Load("packing", (0, 1)))
-    other = replace(spec.declared.target, slot=both)
-    with pytest.raises(NoDataError, match=r"entries: packing\[0, 0\], packing\[0, 1\]"):
-        generate(declaring(spec, target=other), Topology(1, 1), 4, 0)
+LOOKED_UP = """
+shuffle looked_up {
+  index t : tokens   index g : 5   index e : 8
+  segment row { x : f32 }
+  layout mine[t] of row
+  layout by_key[e, s] of row packed(s)
+  place e on rank by block
+  route group(t) -> number = input groups : int64
+  route of(g) -> e = input keys : int64
+  dispatch mine[t] -> by_key[of(group(t) / 3), *]
+}"""
+
+
+def test_computed_places() -> None:
+    """What is computed of an input is looked up where something is."""
+    shuffle = specs.artifact(LOOKED_UP).shuffle()
+    deliveries, _ = route(shuffle, generate(shuffle, Topology(1, 2), 12, 0))
+    assert len(deliveries) > 6

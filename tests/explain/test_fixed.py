@@ -20,7 +20,8 @@ from fuscoc_runtime.engine.node.slabs import Slabs, num_places
 from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.engine.node.triton_memory import TritonMemory
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
-from fuscoc_runtime.face.choice import choose_triton, worst_capacity
+from fuscoc_runtime.face.choice import choose_triton
+from fuscoc_runtime.face.limits import worst_capacity
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 

@@ -21,8 +21,8 @@ from fuscoc_runtime.comm.group import alone
 from fuscoc_runtime.comm.watch import watch
 from fuscoc_runtime.comm.windows import private_window
 from fuscoc_runtime.engine.machine import Late, Machine
-from fuscoc_runtime.engine.patience import Patience
 from fuscoc_runtime.engine.steps import launch_empty
+from fuscoc_runtime.engine.waits import Patience
 from fuscoc_runtime.manifest.artifact import load_artifact
 from fuscoc_runtime.topology import Topology
 from tests.engine.lockstep import launches_by_list

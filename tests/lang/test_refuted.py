@@ -51,7 +51,7 @@ def patches(ranks: int, *numbers: int) -> bool:
 
 @case(
     "a transpose that drops a plane",
-    "FSC092",
+    "FSC037",
     "of_y[y % (ny / ranks), rank * (nz / ranks) + z]",
     "on # ranks, nothing goes to [#, #] on rank #",
     """

@@ -5,6 +5,7 @@ Slots and ranks need not exist, and may be those of several points: what is eval
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,7 +77,7 @@ def specs(draw: st.DrawFn) -> Spec:
     )
     rank = values.rank()
     names = ", ".join(each.name for each in indices)
-    body.append(f"dispatch v[{names}] -> out[{', '.join(place)}] on {rank}")
+    body.append(f"dispatch v[{names}] -> out[{', '.join(place)}] on {rank}  partial")
     text = "shuffle s {\n  " + "\n  ".join(body) + "\n}\n"
     used = " ".join([*dims, *place, rank])
     sizes = [each.size for each in indices if each.size is not None]
@@ -235,8 +236,12 @@ def _place(draw: st.DrawFn, values: _Expressions) -> tuple[list[str], list[str]]
     dims, place = ["slots"], [values.slot()]
     if draw(st.booleans()):
         text, divisors = values.number()
-        dims.append(draw(st.sampled_from(divisors)))
-        place.append(f"({text}) % {dims[-1]}")
+        length = draw(st.sampled_from(divisors))
+        if re.search(r"\be\d", length):  # of a call, as inner extents of a target are not
+            place = [f"({place[0]}) * {length} + ({text}) % {length}"]
+        else:
+            dims.append(length)
+            place.append(f"({text}) % {length}")
     return dims, place
 
 

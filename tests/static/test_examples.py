@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from fuscoc_runtime.engine.handle import Handle
@@ -15,6 +17,10 @@ from fuscoc_runtime.topology import Topology
 from tests.static import specs
 
 TOPOLOGIES = ("1x1", "1x4", "2x2", "4x1", "1x2")
+FEW = settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+"""Of sizes that are compiled in, beside those that are written down."""
+
+topologies = st.sampled_from(TOPOLOGIES)
 
 
 class Ranks:
@@ -38,26 +44,36 @@ def num_ranks(topology: str) -> int:
     return Topology.parse(topology).num_ranks
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_ulysses(topology: str) -> None:
+@given(topologies, st.integers(1, 3), st.integers(1, 2), st.integers(1, 3))
+@example("1x4", 4, 2, 2)
+@example("2x2", 4, 2, 2)
+@FEW
+def test_ulysses(topology: str, blocks: int, heads: int, block: int) -> None:
     """All tokens of some heads: the permutation of the gathered sequence."""
-    ranks = Ranks(specs.ulysses(), topology)
     count = num_ranks(topology)
-    sequence = torch.randn(16, 8, 4).bfloat16()
+    tokens, heads = count * blocks * block, count * heads
+    sizes = {"tokens": tokens, "heads": heads, "width": 4, "block": block}
+    ranks = Ranks(specs.artifact("ulysses.fsc", **sizes), topology)
+    sequence = torch.randn(tokens, heads, 4).bfloat16()
     parts = list(sequence.chunk(count))
     rows = ranks.dispatch(parts)
     by_head = sequence.permute(1, 0, 2).chunk(count)
     for found, wanted in zip(rows, by_head, strict=True):
-        assert torch.equal(found.view(8 // count, 16, 4), wanted)
+        assert torch.equal(found.view(wanted.shape), wanted)
     for found, part in zip(ranks.combine([row * 2 for row in rows]), parts, strict=True):
         assert torch.equal(found, part * 2)
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_redistribute(topology: str) -> None:
-    ranks = Ranks(specs.redistribute(), topology)
+@given(topologies, st.integers(1, 3), st.integers(1, 6))
+@example("1x4", 2, 6)
+@example("2x2", 2, 6)
+@FEW
+def test_redistribute(topology: str, cycles: int, columns: int) -> None:
+    """Blocks of rows to rows that are dealt out."""
     count = num_ranks(topology)
-    matrix = torch.randn(32, 6)
+    rows = count * count * cycles
+    ranks = Ranks(specs.artifact("redistribute.fsc", rows=rows, columns=columns), topology)
+    matrix = torch.randn(rows, columns)
     blocks = list(matrix.chunk(count))
     cyclic = ranks.dispatch(blocks)
     for rank, found in enumerate(cyclic):

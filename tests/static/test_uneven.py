@@ -109,12 +109,18 @@ def test_fft_of_pencils(topology: str, nx: int, ny: int, nz: int) -> None:
         torch.testing.assert_close(transformed(found, 2, inverse=True), part, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("topology", GRIDS)
-def test_transpose_of_complex_numbers(topology: str) -> None:
+@given(grids, st.booleans(), st.integers(1, 3), st.integers(1, 2), st.integers(1, 2))
+@example("1x4", False, 3, 2, 1)
+@example("2x2", True, 3, 2, 1)
+@FEW
+def test_transpose_of_an_fft(topology: str, is_complex: bool, nx: int, ny: int, nz: int) -> None:
+    """Planes of z become planes of y, as pairs of reals or as complex numbers."""
     text = (specs.EXAMPLES / "fft_transpose.fsc").read_text(encoding="utf-8")
-    text = text.replace("f32[nx, 2]", "complex64[nx]")
-    exchange = Exchange(specs.artifact(text, nx=3, ny=8, nz=4), "fft_transpose", topology)
-    grid = torch.randn(4, 8, 3, dtype=torch.complex64)
+    text = text.replace("f32[nx, 2]", "complex64[nx]") if is_complex else text
+    artifact = specs.artifact(text, nx=nx, ny=4 * ny, nz=4 * nz)
+    exchange = Exchange(artifact, "fft_transpose", topology)
+    grid = torch.randn(4 * nz, 4 * ny, nx, dtype=torch.complex64)
+    grid = grid if is_complex else torch.view_as_real(grid)
     planes = list(grid.chunk(4))
     found = exchange.there(planes)
     for here, wanted in zip(found, grid.transpose(0, 1).chunk(4), strict=True):

@@ -128,7 +128,7 @@ shuffle strips {
   layout mine[i] of strip
   layout wide[y] of i16 dense(ranks * p + rank)
   view   at[j] = wide[j*p + rank .. j*p + rank + p]
-  dispatch mine[i] -> at[rank] on i
+  dispatch mine[i] -> at[rank] on i  partial
 }"""
 
 

@@ -67,13 +67,15 @@ def test_points_and_slots(
         weights[rank, : len(own)],
     )
 
-    expected = torch.zeros(CAPACITY)
+    expected, held = torch.zeros(CAPACITY), torch.full((CAPACITY,), -1)
     for r, sources in enumerate(routing):
         for s, places in enumerate(sources):
             for k, place in enumerate(places):
                 if place is not None and place[0] == rank:
-                    expected[place[1]] = weights[r, s, k]
-    assert torch.equal(weights_of_slots(points, handle, rank, CAPACITY), expected)
+                    expected[place[1]], held[place[1]] = weights[r, s, k], place[1]
+    of_slot, slots = weights_of_slots(points, handle, rank, CAPACITY)
+    assert torch.equal(of_slot, expected)
+    assert torch.equal(slots, held)
 
     values = torch.rand(num_ranks, CAPACITY, generator=random)
     wanted = [0.0 if place is None else float(values[place]) for places in own for place in places]

@@ -15,7 +15,7 @@ from weakref import ReferenceType, ref
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+from torch._C._distributed_c10d import AllgatherOptions, HashStore, PrefixStore, Store
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _get_default_store
 
@@ -38,9 +38,6 @@ BACKSTOP = timedelta(seconds=30)
 MEETING = "meeting the other ranks"
 
 T = TypeVar("T")
-
-# Renamed in torch 2.13; the old name warns there.
-all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
 Group: TypeAlias = dist.ProcessGroup | DeviceMesh | tuple[DeviceMesh, str | int]
 """How a user names the ranks that take part; a mesh of several dimensions together with one."""
@@ -295,6 +292,10 @@ def all_gather(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     if group is None:
         return tensor[None]
     num_ranks = dist.get_world_size(group)
-    gathered = tensor.new_empty(num_ranks * tensor.numel())
-    all_gather_single(gathered, tensor.reshape(-1), group=group)
+    gathered, options = tensor.new_empty(num_ranks * tensor.numel()), AllgatherOptions()
+    options.asyncOp = False
+    # What `torch.distributed` has for it does the same, and looks at tensors and group first.
+    work = group._allgather_base(gathered, tensor.reshape(-1), options)
+    if work is not None:  # libraries that have not let the stream wait
+        work.wait()
     return gathered.view(num_ranks, *tensor.shape)

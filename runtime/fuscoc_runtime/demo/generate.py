@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +18,8 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.demo.memory import with_memory
-from fuscoc_runtime.demo.packing import fill_places, pack_routes
+from fuscoc_runtime.demo.packing import NoDataError, fill_places, pack_routes
+from fuscoc_runtime.demo.trying import try_routes
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.divisions import check_divisions, size_scalars
 from fuscoc_runtime.manifest.declared import FieldSpec, InputSpec, PackedTarget
@@ -47,8 +49,7 @@ def generate(shuffle: ShuffleSpec, topology: Topology, tokens: int, seed: int) -
     unless the spec computes where segments go.
 
     Raises:
-        NoDataError: a route that is neither a key read from an input nor a slot that adds an
-            input to an expression.
+        NoDataError: slots do not fit a dense target.
         FuscoRuntimeError: extents or computed ranks that do not fit the topology.
     """
     sizes = [tokens] * topology.num_ranks
@@ -70,7 +71,7 @@ def generate_inputs(
     Raises:
         NoDataError, FuscoRuntimeError: as ``generate`` does.
     """
-    ranks = []
+    ranks, randoms = list[RankData](), list[torch.Generator]()
     for rank, size in enumerate(tokens):
         random = torch.Generator().manual_seed(seed * 1_000_003 + rank)
         extents = _extents(shuffle, size, topology) | builtin_extents(rank, topology.num_ranks)
@@ -81,14 +82,34 @@ def generate_inputs(
             for spec in shuffle.inputs
         }
         ranks.append(RankData({}, inputs, extents))
-        fill_places(shuffle, ranks[-1], DROP, random)
-    if shuffle.declared.target.kind == "dense":
-        random = torch.Generator().manual_seed(seed)
-        ranks = pack_routes(shuffle, shuffle.declared.target, ranks, DROP, random)
+        randoms.append(random)
+    ranks = _routes(shuffle, ranks, randoms, seed)
     return [
         replace(data, extents={name: data.extents[name] for name in shuffle.declared.extents})
         for data in ranks
     ]
+
+
+def _routes(
+    shuffle: ShuffleSpec,
+    ranks: list[RankData],
+    randoms: Sequence[torch.Generator],
+    seed: int,
+) -> list[RankData]:
+    """Keys that are inputs as they were drawn; free slots one behind the other, where an input is
+    added to a slot; whatever has a key or a slot elsewhere."""
+    random, undecided = torch.Generator().manual_seed(seed), deepcopy(ranks)
+    target = shuffle.declared.target
+    try:
+        for data, own in zip(ranks, randoms, strict=True):
+            fill_places(shuffle, data, DROP, own)
+        if target.kind == "dense":
+            return pack_routes(shuffle, target, ranks, DROP, random)
+        if isinstance(target.placed, Load):
+            return ranks
+    except NoDataError:
+        pass
+    return try_routes(shuffle, undecided, DROP, random)
 
 
 def _extents(shuffle: ShuffleSpec, tokens: int, topology: Topology) -> dict[str, int]:
@@ -146,22 +167,17 @@ def _input(
             )
             return step * torch.randint(1, MAX_MULTIPLE + 1, shape, generator=random).to(dtype)
         case "route":
-            if shuffle.declared.target.kind == "dense":
-                return torch.zeros(shape, dtype=dtype)  # pack_routes fills it in
-            return _keys(shuffle.declared.target, spec, shape, random).to(dtype)
+            target = shuffle.declared.target
+            key = target.placed if target.kind == "packed" else None
+            if target.kind == "packed" and isinstance(key, Load) and key.input == spec.name:
+                return _keys(target, shape, random).to(dtype)
+            return torch.zeros(shape, dtype=dtype)  # to be filled in
 
 
-MAX_ID = 2**20  # of what a key is computed from
-
-
-def _keys(
-    target: PackedTarget, spec: InputSpec, shape: list[int], random: torch.Generator
-) -> Tensor:
+def _keys(target: PackedTarget, shape: list[int], random: torch.Generator) -> Tensor:
     """Random keys: some dropped, alone or with all of their outermost index, and the middle one,
     if there are several, never named.
     """
-    if not isinstance(target.placed, Load) or target.placed.input != spec.name:
-        return torch.randint(MAX_ID, shape, generator=random)
     num_keys = target.num_keys // target.group
     keys = torch.randint(max(1, num_keys - 1), shape, generator=random)
     keys += (keys >= num_keys // 2) & (num_keys > 1)

@@ -91,7 +91,7 @@ def pack_routes(
             if slot_load is not None:
                 data.inputs[slot_load.input][entry] = base
     return [
-        replace(data, extents={**data.extents, **_length(shuffle, target, data, num_slots)})
+        replace(data, extents={**data.extents, **with_length(shuffle, target, data, num_slots)})
         for data, num_slots in zip(ranks, [each.end for each in free], strict=True)
     ]
 
@@ -182,17 +182,27 @@ def _slot_groups(
     return list(groups.values())
 
 
-def _length(
-    shuffle: ShuffleSpec, target: DenseTarget, data: RankData, num_slots: int
-) -> dict[str, int]:
-    """The extent that makes room for so many slots, if one does nothing else."""
+def own_length(shuffle: ShuffleSpec, target: DenseTarget) -> str | None:
+    """The run-time extent that is a factor of the target's length and nothing else, if one is."""
     domain = [part for index in shuffle.declared.domain for part in subexpressions(index.extent)]
     free = [p for p in subexpressions(target.length) if isinstance(p, Extent) and p not in domain]
-    if len(free) == 1 and free[0].name in shuffle.declared.extents:
-        units = (evaluate(target.length, Scope({**data.extents, free[0].name: n})) for n in (0, 1))
-        none, one = units
+    is_own = len(free) == 1 and free[0].name in shuffle.declared.extents
+    return free[0].name if is_own else None
+
+
+def with_length(
+    shuffle: ShuffleSpec, target: DenseTarget, data: RankData, num_slots: int
+) -> dict[str, int]:
+    """The extent that makes room for so many slots, if one does nothing else.
+
+    Raises:
+        NoDataError: the length is another one, and has no room for them.
+    """
+    name = own_length(shuffle, target)
+    if name is not None:
+        none, one = (evaluate(target.length, Scope({**data.extents, name: n})) for n in (0, 1))
         if none == 0 and one > 0:
-            return {free[0].name: -(-(num_slots + SPARE_SLOTS) // one)}
+            return {name: -(-(num_slots + SPARE_SLOTS) // one)}
     if evaluate(target.length, Scope(data.extents, data.inputs)) < num_slots:
         raise NoDataError(f"{num_slots} slots do not fit the target's length")
     return {}

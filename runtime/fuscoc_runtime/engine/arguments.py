@@ -147,8 +147,12 @@ class Checker:
         self, given: Mapping[str, Any], shapes: Mapping[str, Shape], dtypes: Mapping[str, str]
     ) -> dict[str, int]:
         """The extents that an ``into`` and its tensors, of these shapes and dtypes, are given."""
-        self._check_names(given, [*shapes], self.shuffle.declared.extents)
-        return self._sized(given, shapes, dtypes)
+
+        def accept() -> dict[str, int]:
+            self._check_names(given, [*shapes], self.shuffle.declared.extents)
+            return self._sized(given, shapes, dtypes)
+
+        return self._once(given, ("memory",), accept)
 
     def _sized(
         self, given: Mapping[str, Any], shapes: Mapping[str, Shape], dtypes: Mapping[str, str]

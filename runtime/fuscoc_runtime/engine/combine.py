@@ -6,12 +6,10 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.requests import HeldWindows, Request, Window
 from fuscoc_runtime.comm.windows import fitting
-from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.buffers import (
     Buffers,
     combine_windows,
@@ -23,6 +21,7 @@ from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.meeting import meet
 from fuscoc_runtime.engine.pipeline import Pipeline
 from fuscoc_runtime.engine.reply import own_handle
+from fuscoc_runtime.engine.row_fields import like_the_source
 from fuscoc_runtime.engine.weights import MISSING, named_weights, weights_of_rows, word
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan.agree import attempt
@@ -54,12 +53,14 @@ def combine(
     del held
 
     def prepare(windows: Mapping[str, Window], received: Mapping[str, Tensor]) -> _Prepared:
+        shapes = handle.source_shapes
+        results = like_the_source(machine.shuffle.program, shapes, machine.device)
         tensors = {
             **named("rows", row_tensors),
             **received,
             **window_rows(machine, plan.rows.staging, windows, "staging"),
             **window_rows(machine, plan.rows.forward_staging, windows, "forward_staging"),
-            **named("result", _results(machine, handle)),
+            **named("result", results),
         }
         buffers = Buffers(tensors, windows)
         path = machine.shuffle.program.combine
@@ -131,14 +132,3 @@ def _by_field(machine: Machine, rows: Tensor | Mapping[str, Tensor]) -> Mapping[
         if isinstance(rows, Tensor)
         else rows
     )
-
-
-def _results(machine: Machine, handle: Handle) -> dict[str, Tensor]:
-    return {
-        field.name: torch.zeros(
-            handle.source_shapes[field.name],
-            dtype=TORCH_DTYPES[field.dtype],
-            device=machine.device,
-        )
-        for field in machine.shuffle.program.buffers["source"]
-    }

@@ -35,8 +35,8 @@ class Given:
     """What one call brings: ``memory`` by field, contiguous tensors that may require grad, and
     ``places``, int64 [num_parts], where in it each part of a row goes, below 0 for none.
 
-    ``lost``, int64 [2], are the rows of which a part has no place, or one that a part of an earlier
-    row has; ``inputs`` and ``extents`` say why.
+    ``lost`` are the rows of which a part has no place, int64 [1]; where rows are put, int64 [2],
+    with those behind of which an earlier row has it. ``inputs`` and ``extents`` say why.
     """
 
     memory: Mapping[str, Tensor]
@@ -154,16 +154,16 @@ class Into:
         own.
         """
         if not self.raises:
-            self._lost += given.lost
+            self._lost[: len(given.lost)] += given.lost
             return None
-        outside, overlapping = given.lost.tolist()
+        outside, *overlapping = given.lost.tolist()
         if outside:
             point = int((given.places == OUT_OF_RANGE).nonzero()[0])
             scope = Scope(given.extents, given.inputs)
             here = scope.at(coordinates(self.spec.declared.domain, scope, point))
             missing = explain_place(self.spec.declared, self._checker.rank, here)
             return missing or self._fault(PlaceRangeError, outside)
-        return self._fault(PlaceOverlapError, overlapping) if overlapping else None
+        return self._fault(PlaceOverlapError, *overlapping) if any(overlapping) else None
 
     def check(self) -> None:
         """Raise what was counted since the last time; waits for it."""
@@ -215,19 +215,26 @@ class Into:
         return places
 
     def _of_their_own(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """The places that a part of an earlier slot has not taken, if not sums are made, and how
-        many rows lose one.
+        """The places that a part of an earlier slot has not taken, if not sums are made, and
+        `Given.lost`.
 
         A sort takes memory of the table's size, and no mark for every place that there is.
         """
-        if self.spec.kind == "copy":
-            found, order = places.sort(stable=True)
-            again = (found[1:] == found[:-1]) & (found[1:] >= 0)
-            taken = torch.zeros_like(places, dtype=torch.bool).scatter_(0, order[1:], again)
-            places = torch.where(taken, TAKEN, places)
-        by_row = places.view(-1, self.parts_of_row)
-        lost = [(by_row == fault).any(1).sum() for fault in (OUT_OF_RANGE, TAKEN)]
-        return places, torch.stack(lost)
+        if self.spec.kind != "copy":
+            return places, self._rows_with(OUT_OF_RANGE, places)
+        found, order = places.sort(stable=True)
+        again = (found[1:] == found[:-1]) & (found[1:] >= 0)
+        taken = torch.zeros_like(places, dtype=torch.bool).scatter_(0, order[1:], again)
+        places = torch.where(taken, TAKEN, places)
+        return places, torch.cat(
+            [self._rows_with(fault, places) for fault in (OUT_OF_RANGE, TAKEN)]
+        )
+
+    def _rows_with(self, fault: int, places: Tensor) -> Tensor:
+        """int64 [1]: of how many rows a part has a fault in the place of a place."""
+        parts = places == fault
+        rows = parts if self.parts_of_row == 1 else parts.view(-1, self.parts_of_row).any(1)
+        return rows.sum(0, keepdim=True)
 
     def _fault(
         self, kind: type[PlaceRangeError | PlaceOverlapError], count: int

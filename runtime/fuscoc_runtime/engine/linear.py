@@ -99,16 +99,8 @@ class GeneralMaps:
         weights: Fields,
         earlier: Sequence[Any],
     ) -> tuple[Fields, list[Handle]]:
-        program = self.spec.program
         given = zip(self._parts(inputs), self._parts(extents), self._parts(weights), strict=True)
-        named: list[dict[str, Any]] = [
-            {
-                **(dict(zip(program.inputs, tensors, strict=True)) if tensors else {}),
-                **{n: v for n, v in zip(program.extents, sizes, strict=False) if v >= 0},
-                **weight_input(self.spec, held),
-            }
-            for tensors, sizes, held in given
-        ]
+        named = [dispatch_inputs(self.spec, *each) for each in given]
         started = self._observer.begins_dispatch()
         handles = earlier or [None] * len(self._machines)
         arguments = zip(self._machines, self._parts(fields), named, handles, strict=True)
@@ -119,7 +111,7 @@ class GeneralMaps:
 
     def combine(self, rows: Fields, routing: Sequence[Any], weights: Fields) -> Fields:
         work = [
-            combine(machine, self._named(part), handle, weight_input(self.spec, held))
+            combine(machine, by_field(self.spec, part), handle, weight_input(self.spec, held))
             for machine, part, handle, held in zip(
                 self._machines, self._parts(rows), routing, self._parts(weights), strict=True
             )
@@ -166,10 +158,6 @@ class GeneralMaps:
         """A list of all ranks, cut by rank."""
         size = len(flat) // len(self._machines)
         return [flat[i * size : (i + 1) * size] for i in range(len(self._machines))]
-
-    def _named(self, rows: Sequence[Tensor]) -> dict[str, Tensor]:
-        names = [field.name for field in self.spec.program.buffers["source"]]
-        return dict(zip(names, rows, strict=True))
 
 
 def _combine_backward(
@@ -225,6 +213,22 @@ def rows_in_slots(handle: Any, rows: Fields) -> Fields:
     first.scatter_reduce_(0, at, slots, "amin", include_self=False)
     of_slot = torch.where(first.gather(0, at) == slots, index, -1)
     return [take_rows(row, of_slot) for row in rows]
+
+
+def dispatch_inputs(
+    spec: ShuffleSpec, inputs: Sequence[Tensor], extents: Sequence[int], weights: Sequence[Tensor]
+) -> dict[str, Any]:
+    """One rank's inputs by name; of no ``inputs``, and extents below 0, nothing."""
+    program = spec.program
+    named: dict[str, Any] = dict(zip(program.inputs, inputs, strict=True)) if inputs else {}
+    named |= {n: v for n, v in zip(program.extents, extents, strict=False) if v >= 0}
+    return named | weight_input(spec, weights)
+
+
+def by_field(spec: ShuffleSpec, rows: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Rows that come back, by the names of the source's fields."""
+    names = [field.name for field in spec.program.buffers["source"]]
+    return dict(zip(names, rows, strict=True))
 
 
 def weight_input(spec: ShuffleSpec, weights: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -20,10 +20,10 @@ from fuscoc_runtime.engine.combine import combine
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.machine import Machine
-from fuscoc_runtime.engine.patience import Patience
 from fuscoc_runtime.engine.probe import MORE_LANES, best_link, known_links, measure_link
 from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.engine.trace import Span
+from fuscoc_runtime.engine.waits import Patience
 from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import ShuffleSpec

@@ -11,6 +11,9 @@ from torch import Tensor
 from fuscoc_runtime.kernels.loader import device_module, launching
 
 TILE_WORDS = 1024
+WARP_WORDS = 256
+"""Of a row that a program takes one after the other, for each of its warps: with few of them many
+programs have rows under way."""
 INTERPRETED_ROWS = 256
 """Rows of a tile: one on a GPU, where rows are long; many where a program is what costs."""
 WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
@@ -81,6 +84,7 @@ def accumulate_rows(rows: Tensor, index: Tensor, memory: Tensor) -> None:
         _launch(
             "accumulate", len(index), rows, order, places, memory, len(index), width,
             _triton_dtype(_accumulator(rows.dtype)), words=words,
+            num_warps=max(1, words // WARP_WORDS),
         )  # fmt: skip
 
 
@@ -118,14 +122,19 @@ def weigh_rows(
 
 
 def _launch(
-    kernel: str, num_rows: int, first: Tensor, *arguments: Any, words: int = TILE_WORDS
+    kernel: str,
+    num_rows: int,
+    first: Tensor,
+    *arguments: Any,
+    words: int = TILE_WORDS,
+    num_warps: int = 4,
 ) -> None:
     interpreted = first.device.type == "cpu"
     tile_rows = INTERPRETED_ROWS if interpreted else TILE_WORDS // words
     function = getattr(device_module("rows", interpreted=interpreted), kernel)
     grid = (min(-(-num_rows // tile_rows), MOST_PROGRAMS),)
     with launching(interpreted):
-        function[grid](first, *arguments, tile_rows, words)
+        function[grid](first, *arguments, tile_rows, words, num_warps=num_warps)
 
 
 def _accumulator(dtype: torch.dtype) -> torch.dtype:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,15 +124,3 @@ def write_trace(path: str | Path, spans: Iterable[Span]) -> None:
 
 def _label(kind: str, rank: int, lane: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "pid": rank, "tid": lane, "name": kind, "args": {"name": name}}
-
-
-def idle_part(spans: Sequence[Span]) -> float:
-    """The part of the time from the first begin to the last end in which no span is under way."""
-    busy, until = 0.0, float("-inf")
-    for span in sorted(spans, key=lambda each: each.begin):
-        busy += max(0.0, span.end - max(span.begin, until))
-        until = max(until, span.end)
-    if not spans:
-        return 0.0
-    total = until - min(span.begin for span in spans)
-    return 1 - busy / total if total > 0 else 0.0

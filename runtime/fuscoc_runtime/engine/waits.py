@@ -1,4 +1,5 @@
-"""The waits of a rank's kernels for other ranks: which of them are under way, and their end.
+"""The waits of a rank's kernels for other ranks: which are under way, how long they may last, and
+their end.
 
 Kernels have no clock. A wait ends when what it waits for has come, or when the host has raised a
 word; another one then says for whom the wait was.
@@ -11,12 +12,21 @@ queue left.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from threading import Lock
 
 import torch
 
+from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.kernels.stream_words import StreamWords
+
+LOOK_SECONDS = 1.0
+"""Waits that are shorter are no reason to ask whether the others are alive."""
+
+GRACE_SECONDS = 1.0
+"""What a rank has done before it ended may still be on its way. Less than the grace of a host that
+waits for its kernels: these know whom they have waited for."""
 
 
 class Waits:
@@ -93,3 +103,36 @@ class Waits:
         window of the word that it was for."""
         word = int(self._told[0])
         return word - 1 if word else None
+
+
+class Patience:
+    """Stops the waits of kernels that have been waiting for the members' time-out, or still are a
+    second after a rank of this host has ended. To be ``watch``-ed.
+
+    The time counts from when a kernel has begun: other work that the user's stream does before it
+    is nobody's delay.
+    """
+
+    def __init__(self, waits: Waits, members: Membership) -> None:
+        self._waits, self._members = waits, members
+        self._since: dict[tuple[str, int], float] = {}
+        self._bereft: float | None = None  # since when a rank has been known to have ended
+
+    def look(self) -> None:
+        """Stop what is in vain, if anything is."""
+        now = time.monotonic()
+        with self._waits.lock:
+            under_way = self._waits.under_way()
+            self._since = {each: self._since.get(each, now) for each in under_way}
+            if not self._waits.are_stopped and self._is_in_vain(now):
+                self._waits.stop()
+
+    def _is_in_vain(self, now: float) -> bool:
+        waited = now - min(self._since.values(), default=now)
+        if waited < LOOK_SECONDS:
+            return False
+        if self._bereft is None and self._members.liveness.someone_ended():
+            self._bereft = now
+        if self._bereft is not None and now - self._bereft >= GRACE_SECONDS:
+            return True
+        return waited > self._members.timeout

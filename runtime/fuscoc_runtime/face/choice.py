@@ -6,11 +6,7 @@ from dataclasses import dataclass
 
 from fuscoc_runtime.engine.node.slabs import lay_out_slab
 from fuscoc_runtime.engine.node.state import MAX_RANKS, SLOT_BITS
-from fuscoc_runtime.errors import OptionError
-from fuscoc_runtime.face.options import check_count
-from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
-from fuscoc_runtime.padding import most_slots
 from fuscoc_runtime.topology import Topology
 
 MAX_SLAB_BYTES = 64 << 20
@@ -140,23 +136,3 @@ def missing_dtype(shuffle: ShuffleSpec, gpu: Gpu | None) -> str | None:
     if not any(len(dtypes) > 1 and "f8e4m3" in dtypes for dtypes in ends):
         return None
     return f"Triton can do so from sm_89 on, and this is {gpu.arch}"
-
-
-def worst_capacity(shuffle: ShuffleSpec, num_ranks: int, max_sources: int) -> int:
-    """Slots of a rank that are always enough: every point of every rank, and every padding."""
-    target = shuffle.program.target
-    assert isinstance(target, PackedSlots)
-    points = num_ranks * max_sources * shuffle.program.fanout
-    keys = target.num_keys
-    if target.placement.kind != "table":
-        keys = -(-keys // target.group // num_ranks) * target.group
-    return most_slots(target, points, keys)
-
-
-def slots_for(shuffle: ShuffleSpec, num_ranks: int, num_sources: int) -> int:
-    """``Shuffle.capacity_for``."""
-    check_count("num_sources", num_sources, 0)
-    if shuffle.program.target.kind != "packed" or shuffle.program.is_compact:
-        problem = f"cannot tell slots of {shuffle.name}, whose target is not packed, or is compact"
-        raise OptionError("num_sources", problem)
-    return worst_capacity(shuffle, num_ranks, num_sources)

@@ -107,13 +107,10 @@ class Executor:
     ) -> tuple[dict[str, Tensor], Any]:
         """Rows, as views of the window, and the handle. A rank that knows a ``problem`` already
         takes its part only to raise it; only exact sizes leave one in doubt."""
+        engine: Any = self.engine
+        assert isinstance(engine, ExactEngine) or not isinstance(problem, Doubt)
         started = self.observer.begins_dispatch()
-        done: Any
-        if isinstance(self.engine, ExactEngine):
-            done = self.engine.dispatch(fields, named, earlier, problem)
-        else:
-            assert not isinstance(problem, Doubt)
-            done = self.engine.dispatch(fields, named, earlier, problem)
+        done = engine.dispatch(fields, named, earlier, problem)
         self.observer.dispatched(done.handle, started)
         # Autograd shall not follow what is done to rows in place to the window and later calls.
         rows = {name: each.detach() for name, each in done.rows.items()}

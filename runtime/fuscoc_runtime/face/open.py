@@ -23,11 +23,10 @@ from fuscoc_runtime.engine.node.exact import ExactNode
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.ragged import ragged_evaluator
 from fuscoc_runtime.engine.node.rails import RailNode
-from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits, NodeKernels
+from fuscoc_runtime.engine.node.state import Limits, NodeKernels
 from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.node.triton_pieces import triton_node
 from fuscoc_runtime.engine.process import ProcessEngine
-from fuscoc_runtime.engine.sizes import fixed_length
 from fuscoc_runtime.errors import BackendError, ClosedError, OptionError, PreparationError
 from fuscoc_runtime.face.choice import (
     Gpu,
@@ -35,16 +34,15 @@ from fuscoc_runtime.face.choice import (
     choose_exact,
     choose_triton,
     missing_dtype,
-    worst_capacity,
 )
+from fuscoc_runtime.face.limits import limits_of, worst_capacity
 from fuscoc_runtime.face.options import Options
 from fuscoc_runtime.kernels.commands import prepare
 from fuscoc_runtime.kernels.cuda import kernels_capability
 from fuscoc_runtime.kernels.nccl import NcclError
 from fuscoc_runtime.manifest.artifact import Artifact
-from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
 from fuscoc_runtime.plan.links import NIC_BANDWIDTH, cost_model
-from fuscoc_runtime.scalar import render
 from fuscoc_runtime.topology import Topology
 
 PROGRAMS_PER_SM = 2
@@ -52,8 +50,6 @@ OVERLAP_SHARE = 11
 """One SM in so many moves rows behind GEMMs: 12 of an H200's 132. The fewer there are, the less the
 GEMMs lose, as long as they last longer than the rows take. docs/benchmarks/overlap.md has
 measurements."""
-MAX_WORST = 1 << 30
-"""Slots that points ask for are counted in 32 bits, whether there is room for them or not."""
 CPU_PROGRAMS = 2
 """Interpreted programs run one after the other: two are enough to share a list."""
 
@@ -80,82 +76,119 @@ def open_engine(
         OptionError: more slots than the kernels can count, or a dense target whose length differs
             from call to call and no ``capacity``.
     """
-    chosen = _device(group, device, options.timeout)
-    timeout = options.timeout or patience(group, chosen)
-    gpu = _gpu(chosen)
+    device = _device(group, device, options.timeout)
+    gpu = _gpu(device)
     cuda_gpu = gpu and replace(gpu, capability=kernels_capability(gpu.capability))
-    # GPUs of several kinds can share the Triton kernels; only the CUDA kernels must be the same.
-    kind = cuda_gpu if options.max_sources is not None else None
-    manifest = artifact.manifest
-    compiled = (manifest.compiler, manifest.spec.sha256, dict(shuffle.declared.constants))
-    settings = (shuffle.name, *compiled, sorted(shuffle.baked), options, kind)
-    if dist.is_initialized():
-        members = find_members(group, topology, chosen, settings, timeout)
-    elif group is not None:
-        raise ClosedError("the process group")
-    else:
-        members = alone(topology, chosen, timeout)
+    members = _members(artifact, shuffle, group, topology, device, options, cuda_gpu)
     check_bounds_of_all(shuffle, members.topology.num_ranks)
-    variant = choose_cuda(shuffle, members.topology, cuda_gpu, options.max_sources)
-    if (
-        isinstance(variant, str)
-        and shuffle.cuda is not None
-        and shuffle.cuda.required
-        and gpu is not None
-    ):
-        raise BackendError(shuffle.name, variant)
-    missing = missing_dtype(shuffle, gpu)
-    if isinstance(variant, str) and missing is not None:
-        raise BackendError(shuffle.name, missing, wants="to cast f8e4m3")
-    node = choose_triton(shuffle, members.topology, options.max_sources)
-    if options.max_sources is not None and not (isinstance(variant, str) and isinstance(node, str)):
+    kernels: CudaVariant | NodeSpec | str
+    kernels = choose_cuda(shuffle, members.topology, cuda_gpu, options.max_sources)
+    if isinstance(kernels, str):
+        _check_gpu(shuffle, gpu, kernels)
+        kernels = choose_triton(shuffle, members.topology, options.max_sources)
+    if options.max_sources is not None and not isinstance(kernels, str):
         if options.trace:
             problem = (
                 "is given with max_sources, where the host sees no more of a call than its start"
             )
             raise OptionError("trace", problem)
-        limits = _limits(shuffle, members, options, options.max_sources)
-        rest = (members, limits, sms_to_use(chosen, options.num_sms))
-        kernels: NodeKernels
-        if isinstance(variant, str) and gpu is not None:
-            _prepare_lists(members)
-        with current_device(chosen):
-            if not isinstance(variant, str):
-                kernels = cuda_node(artifact, shuffle, variant, *rest)
-            elif members.topology.num_nodes > 1:
-                assert not isinstance(node, str)
-                worst = worst_capacity(shuffle, members.topology.num_ranks, options.max_sources)
-                kernels = RailNode(artifact, shuffle, node, *rest, limits.capacity < worst)
-            else:
-                assert not isinstance(node, str)
-                kernels = triton_node(artifact, shuffle, node, *rest)
-            ragged = ragged_evaluator(artifact, shuffle, kernels)
-        backend: Literal["cuda", "triton"] = "triton" if isinstance(variant, str) else "cuda"
-        engine = NodeEngine(shuffle, members, kernels, backend, ragged)
-        if shuffle.reply is not None:
-            assert isinstance(kernels, TritonNode)
-            beside = _answering(members)
-            with current_device(chosen):
-                answering = AnsweringNode(artifact, kernels, beside, rest[2])
-            NodeEngine(shuffle.reply, beside, answering, backend, asks=engine)
-        return engine
+        limits = limits_of(shuffle, members.topology.num_ranks, options, options.max_sources)
+        return _fixed_engine(artifact, shuffle, members, options, kernels, limits)
     if options.max_sources is not None and members.rank == 0:
-        _log.warning("%s: sizes are exact, and max_sources has no effect: %s", shuffle.name, node)
+        _log.warning(
+            "%s: sizes are exact, and max_sources has no effect: %s", shuffle.name, kernels
+        )
     exact = choose_exact(shuffle, members.topology, gpu, options.trace, options.num_programs)
     if isinstance(exact, str):
         return _general_engine(artifact, shuffle, members, options)
+    return _exact_engine(artifact, shuffle, members, options, exact)
+
+
+def _members(
+    artifact: Artifact,
+    shuffle: ShuffleSpec,
+    group: dist.ProcessGroup | None,
+    topology: Topology | None,
+    device: torch.device,
+    options: Options,
+    cuda_gpu: Gpu | None,
+) -> Membership:
+    """The ranks, which have opened the same shuffle in the same way."""
+    timeout = options.timeout or patience(group, device)
+    if not dist.is_initialized():
+        if group is not None:
+            raise ClosedError("the process group")
+        return alone(topology, device, timeout)
+    # GPUs of several kinds can share the Triton kernels; only the CUDA kernels must be the same.
+    kind = cuda_gpu if options.max_sources is not None else None
+    manifest = artifact.manifest
+    compiled = (manifest.compiler, manifest.spec.sha256, dict(shuffle.declared.constants))
+    settings = (shuffle.name, *compiled, sorted(shuffle.baked), options, kind)
+    return find_members(group, topology, device, settings, timeout)
+
+
+def _check_gpu(shuffle: ShuffleSpec, gpu: Gpu | None, no_cuda: str) -> None:
+    """Raise unless a shuffle can do without CUDA's kernels, for which ``no_cuda`` is the reason."""
+    if gpu is not None and shuffle.cuda is not None and shuffle.cuda.required:
+        raise BackendError(shuffle.name, no_cuda)
+    missing = missing_dtype(shuffle, gpu)
+    if missing is not None:
+        raise BackendError(shuffle.name, missing, wants="to cast f8e4m3")
+
+
+def _fixed_engine(
+    artifact: Artifact,
+    shuffle: ShuffleSpec,
+    members: Membership,
+    options: Options,
+    kernels: CudaVariant | NodeSpec,
+    limits: Limits,
+) -> NodeEngine:
+    """In memory of a fixed size, and with it the engine of its reply."""
+    device = members.device
+    rest = (members, limits, sms_to_use(device, options.num_sms))
+    node: NodeKernels
+    backend: Literal["cuda", "triton"] = "triton"
+    if isinstance(kernels, NodeSpec) and device.type == "cuda":
+        _prepare_lists(members)
+    with current_device(device):
+        if isinstance(kernels, CudaVariant):
+            node, backend = cuda_node(artifact, shuffle, kernels, *rest), "cuda"
+        elif members.topology.num_nodes > 1:
+            worst = worst_capacity(shuffle, members.topology.num_ranks, limits.max_sources)
+            node = RailNode(artifact, shuffle, kernels, *rest, limits.capacity < worst)
+        else:
+            node = triton_node(artifact, shuffle, kernels, *rest)
+        ragged = ragged_evaluator(artifact, shuffle, node)
+    engine = NodeEngine(shuffle, members, node, backend, ragged)
+    if shuffle.reply is not None:
+        assert isinstance(node, TritonNode)
+        beside = _answering(members)
+        with current_device(device):
+            answering = AnsweringNode(artifact, node, beside, rest[2])
+        NodeEngine(shuffle.reply, beside, answering, backend, asks=engine)
+    return engine
+
+
+def _exact_engine(
+    artifact: Artifact,
+    shuffle: ShuffleSpec,
+    members: Membership,
+    options: Options,
+    kernels: NodeSpec,
+) -> ExactEngine:
+    """In windows that grow inside one node, and with it the engine of its reply."""
     beside = replace(members, store=PrefixStore("general", members.store))
     general = partial(_general_engine, artifact, shuffle, beside, options)
-    sms = sms_to_use(chosen, options.num_sms)
-    with current_device(chosen):
-        asking = ExactEngine(
-            shuffle, members, ExactNode(artifact, shuffle, exact, members, sms), general
-        )
+    sms = sms_to_use(members.device, options.num_sms)
+    with current_device(members.device):
+        node = ExactNode(artifact, shuffle, kernels, members, sms)
+        asking = ExactEngine(shuffle, members, node, general)
         if (reply := shuffle.reply) is not None:
             assert reply.node is not None, "kernels are there for both or none"
             answers = _answering(members)
-            exact_node = ExactNode(artifact, reply, reply.node, answers, sms)
-            ExactEngine(reply, answers, exact_node, asking.general_reply, asking)
+            answering = ExactNode(artifact, reply, reply.node, answers, sms)
+            ExactEngine(reply, answers, answering, asking.general_reply, asking)
     return asking
 
 
@@ -203,46 +236,6 @@ def _general_engine(
         trace=options.trace,
         reply=reply,
     )
-
-
-def _limits(
-    shuffle: ShuffleSpec, members: Membership, options: Options, max_sources: int
-) -> Limits:
-    num_ranks = members.topology.num_ranks
-    if shuffle.program.target.kind == "dense":
-        return Limits(
-            max_sources, _dense_capacity(shuffle, num_ranks, options), options.num_handles
-        )
-    segments = shuffle.segments_answered  # a reply has room for whole rows of them
-    max_sources = -(-max_sources // segments) * segments
-    worst = worst_capacity(shuffle, num_ranks, max_sources)
-    if worst > MAX_WORST:
-        problem = f"is {max_sources}: a rank might need {worst} slots; kernels count {MAX_WORST}"
-        raise OptionError("max_sources", problem)
-    capacity = min(options.capacity or shuffle.program.target.capacity or worst, worst)
-    if capacity >> SLOT_BITS:
-        problem = f"is {capacity}, by default all that can be needed; it must be < 2**{SLOT_BITS}"
-        raise OptionError("capacity", problem)
-    return Limits(max_sources, capacity, options.num_handles)
-
-
-def _dense_capacity(shuffle: ShuffleSpec, num_ranks: int, options: Options) -> int:
-    """The most slots of any rank and call."""
-    length = fixed_length(shuffle, num_ranks)
-    if length is None and options.capacity is None:
-        target = shuffle.declared.target
-        assert target.kind == "dense"
-        problem = (
-            f"is missing: `{render(target.length)}`, the length of `{target.layout}`, differs "
-        )
-        raise OptionError("capacity", problem + "from call to call; give the most that it can be")
-    if length is not None and options.capacity is not None and options.capacity < length:
-        problem = f"is {options.capacity}, and every call needs {length}, the length of its target"
-        raise OptionError("capacity", problem)
-    capacity = max(1, min(each for each in (options.capacity, length) if each is not None))
-    if capacity >> SLOT_BITS:
-        raise OptionError("capacity", f"is {capacity}; it must be < 2**{SLOT_BITS}")
-    return capacity
 
 
 def _gpu(device: torch.device) -> Gpu | None:

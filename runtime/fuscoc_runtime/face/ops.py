@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
@@ -108,6 +108,18 @@ def dispatch(
     ``inputs`` are all but weights, in the spec's order; ``extents`` too, -1 where a tensor's shape
     tells. ``earlier`` holds the token of a routing to be used again, instead of inputs.
     """
+    return dispatched(shuffle, fields, inputs, extents, weights, earlier)
+
+
+def dispatched(
+    shuffle: str,
+    fields: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    extents: Sequence[int],
+    weights: Sequence[Tensor],
+    earlier: Sequence[Tensor],
+) -> list[Tensor]:
+    """What `dispatch` does."""
     found = find(shuffle)
     held = [tensor.clone() for tensor in inputs], [tensor.clone() for tensor in weights]
     handles = tickets.redeem(earlier[0]) if earlier else ()
@@ -161,6 +173,13 @@ def combine(
     dims: Sequence[int],
 ) -> list[Tensor]:
     """The spec's combine: the source's fields, each [*dims, *cell shape]."""
+    return combined(shuffle, rows, token, weights)
+
+
+def combined(
+    shuffle: str, rows: Sequence[Tensor], token: Tensor, weights: Sequence[Tensor]
+) -> list[Tensor]:
+    """What `combine` does."""
     return find(shuffle).maps.combine(list(rows), tickets.redeem(token), list(weights))
 
 
@@ -171,6 +190,13 @@ def combine(
 )
 def pull(shuffle: str, rows: Sequence[Tensor], token: Tensor, dims: Sequence[int]) -> list[Tensor]:
     """The transpose of dispatch: the sum of every segment's rows, without weights."""
+    return pulled(shuffle, rows, token, dims)
+
+
+def pulled(
+    shuffle: str, rows: Sequence[Tensor], token: Tensor, dims: Sequence[int]
+) -> list[Tensor]:
+    """What `pull` does."""
     return find(shuffle).maps.pull(list(rows), tickets.redeem(token))
 
 
@@ -206,6 +232,18 @@ def combine_backward(
 ) -> list[Tensor]:
     """Gradients of combine's rows, of which it was given ``num_rows``, and, if ``rows`` are given,
     behind them those of its weights."""
+    return combined_backward(shuffle, grads, rows, token, weights, num_rows)
+
+
+def combined_backward(
+    shuffle: str,
+    grads: Sequence[Tensor],
+    rows: Sequence[Tensor],
+    token: Tensor,
+    weights: Sequence[Tensor],
+    num_rows: int,
+) -> list[Tensor]:
+    """What `combine_backward` does."""
     maps, routing = find(shuffle).maps, tickets.redeem(token)
     done = maps.combine_backward(list(grads), list(rows), routing, list(weights), num_rows)
     return [*done[0], *done[1]]
@@ -225,7 +263,7 @@ def _(
     return [*grad_rows, *(torch.empty_like(each) for each in weights if rows)]
 
 
-def _dispatch_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+def dispatch_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     ctx.shuffle, fields, *others = inputs
     spec = find(ctx.shuffle).spec
     ctx.differentiable = [field.dtype in DIFFERENTIABLE for field in fields]
@@ -235,16 +273,18 @@ def _dispatch_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -
     ctx.save_for_backward(output[ctx.num_fields])
 
 
-def _dispatch_backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
+def dispatch_gradients(
+    ctx: Any, grads: Sequence[Tensor], pull: Callable[..., list[Tensor]] = pull
+) -> tuple[Any, ...]:
     (token,) = ctx.saved_tensors
-    pulled = pull(ctx.shuffle, grads[: ctx.num_fields], token, ctx.dims)
+    brought = pull(ctx.shuffle, grads[: ctx.num_fields], token, ctx.dims)
     fields = [
-        grad if wanted else None for grad, wanted in zip(pulled, ctx.differentiable, strict=True)
+        grad if wanted else None for grad, wanted in zip(brought, ctx.differentiable, strict=True)
     ]
     return None, fields, *ctx.no_grads
 
 
-def _combine_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+def combine_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     ctx.shuffle, rows, token, weights, dims = inputs
     ctx.differentiable = [row.dtype in DIFFERENTIABLE for row in rows]
     ctx.num_rows, ctx.num_weights, ctx.no_dims = rows[0].shape[0], len(weights), _no_grads(dims)
@@ -253,7 +293,11 @@ def _combine_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) ->
     ctx.save_for_backward(token, *weights, *(rows if needs_rows else ()))
 
 
-def _combine_backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
+def combine_gradients(
+    ctx: Any,
+    grads: Sequence[Tensor],
+    combine_backward: Callable[..., list[Tensor]] = combine_backward,
+) -> tuple[Any, ...]:
     token, *saved = ctx.saved_tensors
     weights, rows = saved[: ctx.num_weights], saved[ctx.num_weights :]
     done = combine_backward(ctx.shuffle, grads, rows, token, weights, ctx.num_rows)
@@ -262,7 +306,7 @@ def _combine_backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
         grad if wanted else None
         for grad, wanted in zip(done[:num_fields], ctx.differentiable, strict=True)
     ]
-    grad_weights = done[num_fields:] or [None] * ctx.num_weights
+    grad_weights: Sequence[Tensor | None] = done[num_fields:] or [None] * ctx.num_weights
     return None, grad_rows, None, grad_weights, ctx.no_dims
 
 
@@ -285,8 +329,8 @@ def _refuse_second(ctx: Any, grads: list[Tensor]) -> NoReturn:
     )
 
 
-dispatch.register_autograd(_dispatch_backward, setup_context=_dispatch_context)
-combine.register_autograd(_combine_backward, setup_context=_combine_context)
+dispatch.register_autograd(dispatch_gradients, setup_context=dispatch_context)
+combine.register_autograd(combine_gradients, setup_context=combine_context)
 pull.register_autograd(_refuse_second, setup_context=_gradient_context)
 combine_backward.register_autograd(_refuse_second, setup_context=_gradient_context)
 

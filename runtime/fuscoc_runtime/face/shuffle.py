@@ -16,8 +16,8 @@ from fuscoc_runtime.engine.trace import Span
 from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, OptionError
 from fuscoc_runtime.face import calls
 from fuscoc_runtime.face.calls import AnyHandle
-from fuscoc_runtime.face.choice import slots_for
 from fuscoc_runtime.face.executor import Executor
+from fuscoc_runtime.face.limits import slots_for
 from fuscoc_runtime.face.open import Engine, sms_to_use
 from fuscoc_runtime.face.options import Options, as_device, as_topology
 from fuscoc_runtime.face.pool import Pool

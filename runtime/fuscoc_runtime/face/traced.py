@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from fuscoc_runtime.engine.handle import refuse_to_pickle
 from fuscoc_runtime.engine.linear import weight_input
 from fuscoc_runtime.errors import InputError
-from fuscoc_runtime.face import ops, tickets
+from fuscoc_runtime.face import eager, ops, tickets
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 
 INFERRED = -1
@@ -248,7 +248,7 @@ def dispatch_traced(
     earlier = [] if handle is None else [_token_of(handle)]
     weights = bound.weights or weights_of(handle)
     sent = weights if spec.is_differentiable else [each.detach() for each in weights]
-    done = ops.dispatch(key, bound.fields, bound.inputs, bound.extents, sent, earlier)
+    done = eager.dispatch(key, bound.fields, bound.inputs, bound.extents, sent, earlier)
     rows = dict(zip(names, done[: len(names)], strict=True))
     token, keys, key_counts, key_offsets, index = done[len(names) :]
     row_index = index if spec.program.is_compact else None
@@ -262,6 +262,6 @@ def dispatch_traced(
 
 def combine_traced(key: str, spec: ShuffleSpec, bound: BoundCombine) -> dict[str, Tensor]:
     """The source's fields by name, from the operator."""
-    done = ops.combine(key, bound.rows, bound.token, bound.weights, bound.dims)
+    done = eager.combine(key, bound.rows, bound.token, bound.weights, bound.dims)
     names = [field.name for field in spec.declared.source.fields]
     return dict(zip(names, done, strict=True))

@@ -122,6 +122,26 @@ T value_of(unsigned long long word) {
 inline void check_aligned(const void* at, int bytes) {
   if (reinterpret_cast<size_t>(at) % bytes) abort();
 }
+// A barrier in shared memory; bulk copies are made at once.
+struct GateWord {
+  unsigned short count, arrived;
+  unsigned passed;
+};
+inline void open_gate(unsigned long long* gate, unsigned count) {
+  *reinterpret_cast<GateWord*>(gate) = {static_cast<unsigned short>(count), 0, 0};
+}
+inline void arrive_at(unsigned long long* gate) {
+  GateWord& word = *reinterpret_cast<GateWord*>(gate);
+  if (++word.arrived < word.count) return;
+  word.arrived = 0;
+  ++word.passed;
+  ++cta->progress;
+}
+inline unsigned has_passed(const unsigned long long* gate, unsigned parity) {
+  const bool passed = (reinterpret_cast<const GateWord*>(gate)->passed & 1) != parity;
+  if (!passed) yield();
+  return passed;
+}
 inline unsigned char* shared(unsigned address) { return cta->memory + address; }
 inline void copy_bulk(void* to, const void* from, unsigned bytes) {
   check_aligned(to, 16);
@@ -169,6 +189,12 @@ inline unsigned __match_any_sync(unsigned, int value) {
   unsigned lanes = 0;
   for (int i = 0; i < emulation::kLanes; ++i) lanes |= unsigned(words[i] == own) << i;
   return lanes;
+}
+inline unsigned __reduce_add_sync(unsigned, unsigned value) {
+  const auto* words = emulation::meet(value);
+  unsigned sum = 0;
+  for (int i = 0; i < emulation::kLanes; ++i) sum += unsigned(words[i]);
+  return sum;
 }
 inline unsigned __reduce_or_sync(unsigned, unsigned value) {
   const auto* words = emulation::meet(value);

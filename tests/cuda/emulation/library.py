@@ -68,6 +68,12 @@ INSTEAD = {
         "cp.async.bulk.global": "emulation::copy_bulk(global, emulation::shared(shared), bytes)",
         "": "(void)0",
     },
+    "gate.cuh": {
+        "mbarrier.init": "emulation::open_gate(gate, count)",
+        "mbarrier.arrive": "emulation::arrive_at(gate)",
+        "_wait.parity": "done = emulation::has_passed(gate, parity)",
+        "": "(void)0",
+    },
     "sort.cuh": {
         "cp.async.cg": "memcpy(shared, global, kBytes)",
         "cp.async.ca": "memcpy(shared, global, kBytes)",

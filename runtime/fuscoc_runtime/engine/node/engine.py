@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.windows import outlast_process
-from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine import sizes
 from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
 from fuscoc_runtime.engine.handle import IN_THE_WINDOW, not_a_handle, overwritten
@@ -26,6 +25,7 @@ from fuscoc_runtime.engine.node.ragged import (
 from fuscoc_runtime.engine.node.rings import Launched, RingEntry
 from fuscoc_runtime.engine.node.state import NodeKernels
 from fuscoc_runtime.engine.node.watch import NodeWatch
+from fuscoc_runtime.engine.row_fields import like_the_source
 from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.errors import (
     FuscoRuntimeError,
@@ -205,14 +205,9 @@ class NodeEngine:
             try:
                 given, rows_ticket = self._combine_rows(rows, handle, named, num_rows)
                 make = torch.zeros if self.node.zeroes_results else torch.empty
-                results = {
-                    field.name: make(
-                        handle.source_shapes[field.name],
-                        dtype=TORCH_DTYPES[field.dtype],
-                        device=self.members.device,
-                    )
-                    for field in self.shuffle.program.buffers["source"]
-                }
+                results = like_the_source(
+                    self.shuffle.program, handle.source_shapes, self.members.device, make
+                )
             except Exception:
                 self.refuse_combine(handle)
                 raise

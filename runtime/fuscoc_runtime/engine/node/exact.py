@@ -21,7 +21,6 @@ from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.windows import allocator
 from fuscoc_runtime.engine.node.report import Planned, Report, signed
 from fuscoc_runtime.engine.node.rings import DROPPED, ROUTING_WORDS, Launched, RingEntry
-from fuscoc_runtime.engine.node.schedule import model_programs
 from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits, new_state
 from fuscoc_runtime.engine.node.triton_memory import (
     BACK,
@@ -111,7 +110,7 @@ class ExactNode:
         self.state, self.page = new_state(program.num_ranks, device)
         self.report = Report(device, program.num_ranks)
         self._routing = torch.zeros(ROUTING_WORDS, dtype=torch.int32, device=device)  # of combines
-        self._programs = model_programs(device, num_sms)
+        self._programs = program.model(num_sms)
         self._epoch = 0  # dispatches launched
         self._most_slots = MAX_SLOTS
         if program.target.kind == "packed" and program.target.capacity is not None:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
-from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine import sizes
 from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
@@ -25,6 +24,7 @@ from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.report import Planned
 from fuscoc_runtime.engine.node.watch import NodeWatch
 from fuscoc_runtime.engine.process import ProcessEngine, lasting
+from fuscoc_runtime.engine.row_fields import like_the_source
 from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.errors import (
     FuscoRuntimeError,
@@ -213,14 +213,9 @@ class ExactEngine:
             try:
                 given, weights = self._combined(rows, own, named)
                 make = torch.zeros if self.node.zeroes_results else torch.empty
-                results = {
-                    field.name: make(
-                        own.source_shapes[field.name],
-                        dtype=TORCH_DTYPES[field.dtype],
-                        device=self.members.device,
-                    )
-                    for field in self.shuffle.program.buffers["source"]
-                }
+                results = like_the_source(
+                    self.shuffle.program, own.source_shapes, self.members.device, make
+                )
             except Exception:
                 self.node.refuse_combine()
                 raise

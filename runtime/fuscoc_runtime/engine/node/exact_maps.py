@@ -18,6 +18,7 @@ from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.linear import (
     Fields,
     GeneralMaps,
+    by_field,
     fresh_rows,
     rows_in_slots,
     weight_input,
@@ -30,7 +31,7 @@ class ExactMaps(NodeMaps):
 
     def combine(self, rows: Fields, routing: Sequence[Any], weights: Fields) -> Fields:
         started = time.perf_counter()
-        named = self._named(rows)
+        named = by_field(self.spec, rows)
         result = self._engine.combine(named, routing[0], weight_input(self.spec, weights))
         self._observer.combined(started)
         return list(result.values())

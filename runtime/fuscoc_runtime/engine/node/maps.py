@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import all_gather
-from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine.linear import Fields, weight_input
+from fuscoc_runtime.engine.linear import Fields, by_field, dispatch_inputs
 from fuscoc_runtime.engine.node.engine import NodeDispatched, NodeEngine, current_device
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.handle import NodeHandle
@@ -26,6 +25,7 @@ from fuscoc_runtime.engine.node.point_kernels import values_at_points, weights_o
 from fuscoc_runtime.engine.node.state import SLOT_BITS
 from fuscoc_runtime.engine.node.weights import WEIGHT_BITS, put_weights
 from fuscoc_runtime.engine.observer import Observer
+from fuscoc_runtime.engine.row_fields import like_the_source
 from fuscoc_runtime.engine.row_kernels import take_rows, weigh_rows
 
 UNIT_WEIGHT = 0x3F800000 << WEIGHT_BITS  # the bits of 1.0f, where a point keeps its weight
@@ -54,10 +54,7 @@ class NodeMaps:
         weights: Fields,
         earlier: Sequence[Any],
     ) -> tuple[Fields, list[NodeHandle]]:
-        program = self.spec.program
-        named: dict[str, Any] = dict(zip(program.inputs, inputs, strict=True)) if inputs else {}
-        named |= {n: v for n, v in zip(program.extents, extents, strict=False) if v >= 0}
-        named |= weight_input(self.spec, weights)
+        named = dispatch_inputs(self.spec, inputs, extents, weights)
         done = self._dispatch(fields, named, earlier[0] if earlier else None)
         return self._fresh(done.handle, list(done.rows.values())), [done.handle]
 
@@ -115,12 +112,15 @@ class NodeMaps:
     ) -> tuple[Fields, Fields]:
         """Gradients of combine's rows and weights, from those of its results, which a dispatch has
         just brought."""
-        index, end = self._row_of_slot(handle)[:num_rows], self._end(handle)
+        end = self._end(handle)
         if not weights:
+            index = self._row_of_slot(handle)[:num_rows]
             return [take_rows(grad, index, end) for grad in lent], []
         [weight] = weights
         worked: Sequence[Tensor | None] = rows or [None] * len(lent)
-        of_slot = self._slot_weights(handle)
+        of_slot, held = self._slot_weights(handle)
+        row_index = handle.launched.row_index
+        index = (held if row_index is None else row_index)[:num_rows]
         weighed = [
             weigh_rows(grad, of_slot, index, row, end)
             for grad, row in zip(lent, worked, strict=True)
@@ -142,7 +142,7 @@ class NodeMaps:
 
     def _combine(self, rows: Fields, handle: NodeHandle, num_rows: int | None = None) -> Fields:
         started = time.perf_counter()
-        result = self._engine.combine(self._named(rows), handle, {}, num_rows)
+        result = self._engine.combine(by_field(self.spec, rows), handle, {}, num_rows)
         self._observer.combined(started)
         return list(result.values())
 
@@ -156,13 +156,8 @@ class NodeMaps:
         return done.handle, list(done.rows.values())
 
     def _no_fields(self, handle: NodeHandle) -> Fields:
-        device = self._engine.members.device
-        return [
-            torch.zeros(
-                handle.source_shapes[field.name], dtype=TORCH_DTYPES[field.dtype], device=device
-            )
-            for field in self.spec.program.buffers["source"]
-        ]
+        shapes, device = handle.source_shapes, self._engine.members.device
+        return list(like_the_source(self.spec.program, shapes, device).values())
 
     def _fresh(self, handle: NodeHandle, rows: Fields) -> Fields:
         """Copies of a dispatch's rows; those that hold no segment are 0."""
@@ -202,8 +197,9 @@ class NodeMaps:
         own = torch.where(first, row_index[slot].int() | rank << SLOT_BITS, -1)
         return torch.where(here, own, codes)
 
-    def _slot_weights(self, handle: NodeHandle) -> Tensor:
-        """f32 [num_slots]: the weight of the point whose segment a slot holds, 0 without one."""
+    def _slot_weights(self, handle: NodeHandle) -> tuple[Tensor, Tensor]:
+        """[num_slots], f32 and int64: the weight of the point whose segment a slot holds, and the
+        slot; 0 and -1 without one."""
         points, rank = self._points(handle), self._rank_in_node
         return weights_of_slots(points, handle.launched, rank, handle.num_slots)
 
@@ -224,8 +220,8 @@ class NodeMaps:
 
     def _at_points(self, handle: NodeHandle, of_slot: Tensor) -> Tensor:
         """What every rank has for its slots [num_slots], at this rank's points [num_points]."""
-        padding = self._most_slots(handle) - len(of_slot)
-        of_slot = torch.nn.functional.pad(of_slot, (0, padding))
+        if padding := self._most_slots(handle) - len(of_slot):
+            of_slot = torch.nn.functional.pad(of_slot, (0, padding))
         node, launched = self._engine.node, handle.launched
         if launched.sent is None:
             return values_at_points(all_gather(of_slot, self._engine.members.group), launched)
@@ -233,8 +229,3 @@ class NodeMaps:
         values = values_at_points(node.gather(of_slot), launched)
         found: Tensor = node.bring_back(values)[: launched.sent.num_sources]
         return found
-
-    def _named(self, rows: Fields) -> dict[str, Tensor]:
-        return dict(
-            zip([field.name for field in self.spec.program.buffers["source"]], rows, strict=True)
-        )

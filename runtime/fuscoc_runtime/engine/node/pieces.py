@@ -32,7 +32,7 @@ CTA_BYTES = 32 << 10
 PLAN_THREADS = 512
 """That look at an entry each, where kernels keep no boxes."""
 
-BOX_PADDING = 256
+BOX_PADDING = 512
 """Bytes of staging memory for every box and rank, beside the rows."""
 
 

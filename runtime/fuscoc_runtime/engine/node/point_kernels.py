@@ -16,8 +16,11 @@ TILE = 1024
 INTERPRETED_TILE = 1 << 16
 
 
-def weights_of_slots(points: Tensor, handle: Launched, rank: int, capacity: int) -> Tensor:
-    """f32 [capacity]: the weight of the point whose segment a slot of ``rank`` holds, 0 without.
+def weights_of_slots(
+    points: Tensor, handle: Launched, rank: int, capacity: int
+) -> tuple[Tensor, Tensor]:
+    """f32 [capacity]: the weight of the point whose segment a slot of ``rank`` holds, 0 without;
+    and int64 [capacity]: the slot itself, -1 without.
 
     ``points`` int64 [num_ranks, max_sources, fanout] are those that the peers have told.
     """
@@ -25,11 +28,12 @@ def weights_of_slots(points: Tensor, handle: Launched, rank: int, capacity: int)
     assert handle.weights is not None
     own = handle.weights.contiguous()
     of_slot = torch.zeros(capacity, dtype=torch.float32, device=points.device)
+    held = torch.full((capacity,), -1, dtype=torch.int64, device=points.device)
     _launch(
-        "to_slots", points.numel(), points, handle.codes, own, handle.routing, of_slot,
+        "to_slots", points.numel(), points, handle.codes, own, handle.routing, of_slot, held,
         points.numel(), max_sources * fanout, rank, fanout, SLOT_BITS,
     )  # fmt: skip
-    return of_slot
+    return of_slot, held
 
 
 def values_at_points(of_slot: Tensor, handle: Launched) -> Tensor:

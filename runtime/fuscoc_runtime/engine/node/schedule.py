@@ -94,8 +94,23 @@ class Programs:
     combine_group: int = 2
 
 
-def model_programs(device: torch.device, num_sms: int | None, combine_an_sm: int = 4) -> Programs:
+SENT_BYTES = 28672  # of an SM, under way by its programs that send or reduce,
+MOST_SENDERS = 8  # of which it has so many at most
+MOST_FLAGGED, MOST_RETURNED = 16, 8  # segments under a flag, there and back
+
+
+def model_programs(
+    device: torch.device,
+    num_sms: int | None,
+    combine_an_sm: int = 4,
+    row_bytes: int = SENT_BYTES,
+    fanout: int = 1,
+) -> Programs:
     """Programs that fill ``num_sms`` SMs: as many as their registers hold, a few of them sending.
+
+    A program has ``row_bytes`` under way at a time. Where that is little, there are more of them,
+    half of which send, and more segments share a flag, which waits until all has arrived. The
+    constants were measured with two H100 and rows of 1.2, 2 and 14 KB.
 
     The GPU spreads them over all its SMs. An interpreted launch runs its programs one after the
     other; then one does everything, since a program that waits would keep the next from sending.
@@ -104,5 +119,14 @@ def model_programs(device: torch.device, num_sms: int | None, combine_an_sm: int
         return Programs(1, 1, 1, 1, 1)
     available = torch.cuda.get_device_properties(device).multi_processor_count
     sms = min(num_sms or available, available)
-    combine = combine_an_sm * sms
-    return Programs(7 * sms, senders=2 * sms, combine=combine, reducers=2 * sms, sms=sms)
+    senders = min(max(SENT_BYTES // row_bytes, 2), MOST_SENDERS)
+    of_flag = max(SENT_BYTES // (row_bytes * fanout), 2)
+    return Programs(
+        max(7, 2 * senders) * sms,
+        senders=senders * sms,
+        combine=max(combine_an_sm, 2 * senders) * sms,
+        reducers=senders * sms,
+        sms=sms,
+        dispatch_group=min(of_flag, MOST_FLAGGED),
+        combine_group=min(of_flag, MOST_RETURNED),
+    )

@@ -18,7 +18,7 @@ from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.windows import Allocate, allocator
 from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes
 from fuscoc_runtime.engine.node.rings import HandleRings, Launched, RingEntry
-from fuscoc_runtime.engine.node.schedule import Programs, model_programs
+from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits, new_state
 from fuscoc_runtime.engine.node.triton_memory import (
     TritonMemory,
@@ -80,7 +80,7 @@ class TritonNode:
         self._forth = CommandList(self._device, self._commands_forth())
         back = self._commands_back() if self._program.combines else ()
         self._back = CommandList(self._device, back)
-        self.configure(model_programs(self._device, num_sms, self._combine_an_sm))
+        self.configure(self._program.model(num_sms, self._combine_an_sm))
 
     def configure(self, programs: Programs) -> None:
         """Use ``programs`` from the next call on; every rank must set the same groups."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.rings import Launched
-from fuscoc_runtime.engine.node.schedule import Programs
+from fuscoc_runtime.engine.node.schedule import Programs, model_programs
 from fuscoc_runtime.engine.node.state import MAX_RANKS, bits_of_cells
 from fuscoc_runtime.kernels.commands import Launch
 from fuscoc_runtime.kernels.loader import Kernel, address, load_device_kernel, load_kernel
@@ -89,6 +89,15 @@ class TritonProgram:
                 nodes = owners // self.num_ranks
                 self.node_keys, self._node_owners = numbered(nodes), owners[nodes == self.node]
                 self.num_keys = len(self._node_owners)
+
+    def model(self, num_sms: int | None, combine_an_sm: int = 4) -> Programs:
+        """How calls use ``num_sms`` SMs. Pieces are as long as tiles say, and what crosses nodes
+        has places in groups of its own."""
+        if self.spec.pieces is not None or self.num_nodes > 1:
+            return model_programs(self.device, num_sms, combine_an_sm)
+        row_bytes = sum(self.row_bytes) * self.spec.tile["tile_rows"]
+        fanout = self.shuffle.program.fanout
+        return model_programs(self.device, num_sms, combine_an_sm, row_bytes, fanout)
 
     def load(self, module: str, name: str, arguments: Sequence[str]) -> Kernel:
         """A device function that is a kernel by itself, compiled."""

@@ -168,7 +168,7 @@ def dispatch(
                 flag = flags + source_rank * max_sources + begin // size
                 stage: tl.constexpr = words.DISPATCH_GROUP_ROWS
                 there = sync.wait(call, flag, epoch, stage, source_rank, begin // size)
-                if tile_rows == 1:
+                if (tile_rows == 1) & (fanout > 1):  # others have no further slots
                     limit = tl.where(there, tl.minimum(begin + size, limit), 0)
                     for source in range(begin, limit):
                         expand_sent(

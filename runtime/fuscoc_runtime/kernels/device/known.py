@@ -13,7 +13,7 @@ import triton.language as tl
 
 from fuscoc_runtime.kernels.device import load
 
-words, vectors, sync = load("words"), load("vectors"), load("sync")
+words, vectors, sync, points = load("words"), load("vectors"), load("sync"), load("points")
 plan, place, reports = load("plan"), load("place"), load("reports")
 
 POINTS = tl.constexpr(1024)  # that a program tells at once
@@ -132,12 +132,14 @@ def tell(
 
 @triton.jit
 def tell_points(call, num_points, fanout, weights):
-    """Slot codes and weights of all points to every peer; a share by each program."""
+    """Slot codes of all points, and weights where they have any, to every peer; a share by each
+    program."""
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     codes = sync.array(call, words.CODES, tl.int32)
     bits_at = weights.to(tl.int64).to(tl.pointer_type(tl.int32))
     begin = rank * sync.word(call, words.MAX_SOURCES) * fanout
+    are_codes = sync.word(call, words.POINT_BYTES) == 4
     stride = tl.num_programs(0).to(tl.int64) * POINTS
     for first in range(tl.program_id(0).to(tl.int64) * POINTS, num_points, stride):
         point = first + tl.arange(0, POINTS).to(tl.int64)
@@ -148,8 +150,10 @@ def tell_points(call, num_points, fanout, weights):
             bits = tl.load(bits_at + point, mask=inside, other=0)
         both = (bits.to(tl.int64) << 32) | (code.to(tl.int64) & 0xFFFFFFFF)
         for step in range(1, num_ranks):
-            to = sync.section(call, (rank + step) % num_ranks, words.POINTS_AT, tl.int64)
-            tl.store(to + begin + point, both, mask=inside)
+            peer = (rank + step) % num_ranks
+            to = sync.section(call, peer, words.POINTS_AT, tl.int64) + begin
+            tl.store(to + point, both, mask=inside & (are_codes == 0))
+            tl.store(points.codes_at(call, peer, rank) + point, code, mask=inside & are_codes)
 
 
 @triton.jit

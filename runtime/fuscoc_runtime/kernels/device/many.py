@@ -52,8 +52,8 @@ def tell(call, sources, inside, codes):
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     for step in range(1, num_ranks):
-        to = points.points_at(call, (rank + step) % num_ranks, rank, sources, 1)
-        tl.store(to, codes.to(tl.int64) & 0xFFFFFFFF, mask=inside)
+        to = points.codes_at(call, (rank + step) % num_ranks, rank)
+        tl.store(to + sources, codes, mask=inside)
 
 
 @triton.jit
@@ -80,8 +80,8 @@ def send_back(
 ):  # fmt: skip
     """Rows of another rank's segments, as many as are here, to where it keeps the first of them."""
     row = tl.arange(0, tile_rows).to(tl.int64)
-    told = points.points_at(call, sync.word(call, words.RANK), source_rank, first + row, 1)
-    codes = tl.load(told, mask=first + row < limit, other=-1).to(tl.int32)
+    told = points.codes_at(call, sync.word(call, words.RANK), source_rank) + first
+    codes = tl.load(told + row, mask=first + row < limit, other=-1)
     slots = points.slots_here(call, codes)
     tiles = load_rows(rows, slots.to(tl.int64), slots >= 0)
     store_sent(to + row * partial_bytes, slots >= 0, tiles)

@@ -12,6 +12,7 @@ def to_slots(
     own_weights,
     num_sources_of,
     of_slot,
+    held,
     num_points,
     max_points,
     rank,
@@ -19,7 +20,8 @@ def to_slots(
     slot_bits: tl.constexpr,
     tile: tl.constexpr,
 ):
-    """``of_slot[slot] = weight`` for every point of every rank whose segment lies on ``rank``.
+    """``of_slot[slot] = weight`` and ``held[slot] = slot`` for every point of every rank whose
+    segment lies on ``rank``.
 
     ``points`` int64 [num_ranks, max_points] hold code and weight bits, as peers wrote them; this
     rank does not tell itself: its codes and weights are ``own``.
@@ -35,7 +37,9 @@ def to_slots(
     code = tl.where(own, tl.load(own_codes + place, mask=own, other=-1), word.to(tl.int32))
     weight = tl.where(own, tl.load(own_weights + place, mask=own, other=0), told)
     here = inside & (code >= 0) & ((code >> slot_bits) == rank)
-    tl.store(of_slot + (code & ((1 << slot_bits) - 1)), weight, mask=here)
+    slot = code & ((1 << slot_bits) - 1)
+    tl.store(of_slot + slot, weight, mask=here)
+    tl.store(held + slot, slot.to(tl.int64), mask=here)
 
 
 @triton.jit

@@ -40,6 +40,14 @@ def points_at(call, window, source_rank, source, fanout: tl.constexpr):
 
 
 @triton.jit
+def codes_at(call, window, source_rank):
+    """Where a window keeps the slot codes of ``source_rank`` if segments have one point each and no
+    weight, and are moved many at once."""
+    codes = sync.section(call, window, words.POINTS_AT, tl.int32)
+    return codes + source_rank * sync.word(call, words.MAX_SOURCES)
+
+
+@triton.jit
 def send_points(call, source, codes, bits, fanout: tl.constexpr, lanes: tl.constexpr):
     """Tell every peer the points of a segment of this rank."""
     rank = sync.word(call, words.RANK)

@@ -84,12 +84,14 @@ def accumulate(
                 total = tl.load(to, mask=wide, other=0).to(accumulator)
                 at = first
                 here = place
+                source = tl.load(order + at)
                 while here == place:
-                    source = tl.load(order + at)
                     row = tl.load(rows + source * width + column, mask=wide, other=0)
-                    total += row.to(accumulator)
                     at += 1
+                    # Which one is next is known before this one is there.
                     here = tl.load(places + at, mask=at < num_rows, other=-1)
+                    source = tl.load(order + at, mask=at < num_rows, other=0)
+                    total += row.to(accumulator)
                 tl.store(to, total.to(memory.dtype.element_ty), mask=wide)
 
 

@@ -25,7 +25,8 @@ PLAN_FLAGS_AT = tl.constexpr(14)  # i32 [num_ranks][blocks of keys] epochs
 DISPATCH_FLAGS_AT = tl.constexpr(15)  # i32 [num_ranks][max_sources] epochs, one a group
 COMBINE_FLAGS_AT = tl.constexpr(16)  # i64 [num_ranks][max_sources] tags of combines, one a group
 BARRIER_AT = tl.constexpr(17)  # i64 [num_ranks] latest combine of the handle that each has begun
-POINTS_AT = tl.constexpr(18)  # i64 [num_ranks][max_sources][fanout] slot code, weight in the top
+POINTS_AT = tl.constexpr(18)  # i64 [num_ranks][max_sources][fanout] slot code, weight in the top;
+# where rows are moved many at once i32 [num_ranks][max_sources], the code alone
 STAGING_AT = tl.constexpr(19)  # [num_ranks][max_sources] partial rows
 STATE = tl.constexpr(20)  # address of the state
 RANKS = tl.constexpr(21)  # address of i64 [points], what the relation says of each
@@ -103,7 +104,8 @@ SLAB_COUNTS = tl.constexpr(88)  # i32 [tiles][columns] rows of every key and ran
 SLAB_COLUMNS = tl.constexpr(89)
 SLAB_KEYS = tl.constexpr(90)  # of them for keys, as many as any node has
 CELL_MARKS = tl.constexpr(91)  # address of [max_boxes] source cells that segments begin with
-NUM_WORDS = tl.constexpr(92)
+POINT_BYTES = tl.constexpr(92)  # of what ranks tell each other of a point: 8, or 4
+NUM_WORDS = tl.constexpr(93)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks

@@ -18,9 +18,12 @@ constexpr int kLinesInFlight = 8;  // of a lane
 struct Divisor {
   u32 by, factor, shift;
   __device__ static Divisor of(u32 by) {
-    u32 shift = 0;
-    while ((1u << shift) < by) ++shift;
-    return {by, u32((u64((1u << shift) - by) << 32) / by + 1), shift};
+    const u32 shift = by > 1 ? 32 - __clz(int(by - 1)) : 0;
+    const u64 above = u64((1u << shift) - by) << 32;
+    u64 factor = u64(double(above) / double(by));  // off by one at most, and faster than to divide integers
+    factor -= factor * by > above;
+    factor += above - factor * by >= by;
+    return {by, u32(factor + 1), shift};
   }
   __device__ __forceinline__ u32 quotient(u32 n) const { return (__umulhi(n, factor) + n) >> shift; }
 };
@@ -31,16 +34,23 @@ struct Step {
   i64 from, to;
 };
 
-// How a box that transposes short runs is cut into tiles; see `tiles.cuh`.
+// How a box that turns short runs is cut into tiles; see `turn.cuh`.
+template <int kSteps>
 struct Tiling {
-  u32 rows, columns;         // of a tile, in runs; 0: the box is copied in lines
-  u32 num_rows, num_columns; // of the matrix that is transposed,
-  u32 run;                   // and bytes of an element
-  u32 pitch;                 // bytes from column to column in shared memory
-  u32 apart;                 // rows of the matrix are ranges of their own
-  Divisor row, bands, chunks, pitch_lines;  // bytes; tiles
+  u32 rows, columns;         // of a tile, steps `first` and the next one; 0: the box is copied in lines
+  Divisor bands, chunks;     // tiles that make up all rows, and all columns
+  int first;                 // the slowest step of a tile; all behind the next one are whole
+  u32 whole;                 // rows of a tile are contiguous where they go,
+  u32 straight;              // and it is read as it is written: nothing is turned
+  u32 row_bytes, column_bytes;
+  u32 segments, bytes;       // contiguous ranges that a tile is read in, and bytes of one,
+  u32 alike;                 // which lie in shared memory as they do in the source modulo so many bytes
+  u32 of_row, of_column;     // fewer where it has a row or a column less;
+  u32 pitch, row_pitch;      // from segment to segment, and from row to row in shared memory
+  u32 merged;                // steps within a segment, a bit each
+  Divisor of_columns;        // columns of a tile
+  u32 staged[kSteps + 1];    // bytes in shared memory from step to step
 };
-constexpr i64 kMostTiles = 4;  // of a box, for each of the items that it would have otherwise
 
 // A box of one field. Its cells, one after the other in `rank`, are alike; ranges of `range_bytes` are
 // contiguous where they go, and read in runs. `step` has those from range to range, `num_outer`, and then
@@ -58,7 +68,7 @@ struct Box {
   u32 flag;                  // of the first item of the first cell
   int num_cells, rank, rank_step;
   int num_outer, num_steps;
-  Tiling tiling;
+  Tiling<kSteps> tiling;
   Step step[kSteps + 1];
 };
 constexpr i64 kMostNumbers = i64(1) << 31;  // that a `Divisor` divides
@@ -96,17 +106,18 @@ __device__ __forceinline__ bool merges(const Loop& slow, const Loop& fast, End f
   return slow.at(from) == fast.at(from) * fast.count && slow.at(to) == fast.at(to) * fast.count;
 }
 
-// Makes the loops of a cell a box; false if it has too many bytes for the numbers of a kernel.
+// Makes the loops of a cell a box; false if it has too many bytes for the numbers of a kernel. Its steps are also
+// steps of a third end, those in `third`.
 template <int kUnit, int kSteps>
 __device__ __noinline__ bool make_box(Box<kSteps>& box, const Loop* loop, int num, int num_outer, i64 range_bytes, i64 run_bytes,
-                         End from, End to, u32 item_lines) {
+                         End from, End to, u32 item_lines, End also, i64* third) {
   i64 ranges = 1;
   Loop kept[kSteps + 1];
   int made = 0;
   for (int i = 0; i < num; ++i) {
     if (i < num_outer) ranges *= loop[i].count;
     const bool same_kind = made > 0 && (i != num_outer);
-    if (same_kind && merges(kept[made - 1], loop[i], from, to)) {
+    if (same_kind && merges(kept[made - 1], loop[i], from, to) && merges(kept[made - 1], loop[i], from, also)) {
       const i64 count = kept[made - 1].count * loop[i].count;
       kept[made - 1] = loop[i];
       kept[made - 1].count = count;
@@ -130,8 +141,16 @@ __device__ __noinline__ bool make_box(Box<kSteps>& box, const Loop* loop, int nu
   box.num_items = (box.num_lines + item_lines - 1) / item_lines;
   box.tiling.rows = 0;
   box.num_steps = made;
-  for (int i = 0; i < made; ++i) box.step[i] = {Divisor::of(u32(kept[i].count)), kept[i].at(from), kept[i].at(to)};
+  for (int i = 0; i < made; ++i) {
+    box.step[i] = {Divisor::of(u32(kept[i].count)), kept[i].at(from), kept[i].at(to)};
+    if (third) third[i] = kept[i].at(also);
+  }
   return true;
+}
+template <int kUnit, int kSteps>
+__device__ __forceinline__ bool make_box(Box<kSteps>& box, const Loop* loop, int num, int num_outer, i64 range_bytes,
+                                         i64 run_bytes, End from, End to, u32 item_lines) {
+  return make_box<kUnit>(box, loop, num, num_outer, range_bytes, run_bytes, from, to, item_lines, to, nullptr);
 }
 
 // How memory is read: as earlier kernels have left it, or past caches, as peers write it now; or not at
@@ -306,6 +325,45 @@ struct BoxCopy {
     walk(number, box.num_outer, box.num_steps, [&](i64 index, const Step& step) { at += index * step.from; });
     return at;
   }
+  // The runs of a range one after the other: steps of the two fastest loops are counted, where a run by itself is
+  // divided for.
+  struct Runs {
+    const char* at;
+    u32 number, left, left_of_next;  // steps that each of them has left,
+    u32 count, count_of_next;        // of so many
+    i64 step, step_of_next;          // bytes
+
+    __device__ __forceinline__ Runs(const BoxCopy& copy, u32 first, const char* begin) : at(begin), number(first) {
+      const int last = copy.box.num_steps - 1, inside = copy.box.num_steps - copy.box.num_outer;
+      left = left_of_next = count = count_of_next = 1;
+      step = step_of_next = 0;
+      if (inside < 1) return;
+      const Step& fast = copy.box.step[last];
+      const u32 before = fast.count.quotient(first);
+      count = fast.count.by;
+      left = count - (first - before * count);
+      step = fast.from;
+      if (inside < 2) return;
+      const Step& next = copy.box.step[last - 1];
+      count_of_next = next.count.by;
+      left_of_next = count_of_next - (before - next.count.quotient(before) * count_of_next);
+      step_of_next = next.from - (count - 1) * step;
+    }
+    __device__ __forceinline__ void go_on(const BoxCopy& copy, const Range& range) {
+      ++number;
+      if (--left > 0) {
+        at += step;
+        return;
+      }
+      left = count;
+      if (--left_of_next > 0) {
+        at += step_of_next;
+      } else {
+        left_of_next = count_of_next;
+        at = copy.run(range, number);
+      }
+    }
+  };
   // 16 bytes that one run has, in the widest words that they lie at a multiple of.
   template <class T>
   __device__ static __forceinline__ uint4 read_whole(const char* at) {
@@ -317,9 +375,9 @@ struct BoxCopy {
   }
   // A line from byte `byte` of a range on.
   __device__ __forceinline__ uint4 read_line(const Range& range, u32 byte) const {
-    u32 number = box.run.quotient(byte);
+    const u32 number = box.run.quotient(byte);
     u32 inside = byte - number * box.run.by;
-    const char* at = run(range, number) + inside;
+    const char* const at = run(range, number) + inside;
     const u32 left = box.run.by - inside;
     if (left >= kLine) {
       const u32 odd = u32(reinterpret_cast<u64>(at)) % kLine;
@@ -337,11 +395,11 @@ struct BoxCopy {
         units[i] = read<Unit, kHow>((i * int(sizeof(Unit)) < int(left) ? at : next) + i * sizeof(Unit));
       return line;
     }
+    Runs runs(*this, number, at - inside);
 #pragma unroll
     for (int i = 0; i < int(kLine / sizeof(Unit)); ++i) {
-      if (inside == box.run.by) at = run(range, ++number), inside = 0;
-      units[i] = read<Unit, kHow>(at);
-      at += sizeof(Unit);
+      if (inside == box.run.by) runs.go_on(*this, range), inside = 0;
+      units[i] = read<Unit, kHow>(runs.at + inside);
       inside += sizeof(Unit);
     }
     return line;
@@ -412,7 +470,11 @@ struct BoxCopy {
   // meanwhile() is run once, while the first lines come where that is easy.
   template <class Meanwhile>
   __device__ __forceinline__ void item(u32 number, int lane, Meanwhile meanwhile) const {
-    const u32 first = number * box.item_lines, end = min(first + box.item_lines, box.num_lines);
+    const u32 first = number * box.item_lines;
+    copy(first, min(first + box.item_lines, box.num_lines), lane, meanwhile);
+  }
+  template <class Meanwhile = Nothing>
+  __device__ __forceinline__ void copy(u32 first, u32 end, int lane, Meanwhile meanwhile = {}) const {
     if constexpr (kUnit == kLine) {
       copy_words(first, end, lane, meanwhile);
     } else {
@@ -458,15 +520,13 @@ struct Items {
     }
   }
   __device__ __forceinline__ u32 total() const { return before[num_groups]; }
-  // The box of an item; the item becomes its number in that.
+  // By a warp: the box of an item; the item becomes its number in that. All lanes look at a place each.
   template <class Count>
   __device__ __forceinline__ u32 find(u32& item, Count count) const {
-    u32 low = 0, high = num_groups;
-    while (high - low > 1) {
-      const u32 middle = (low + high) / 2;
-      if (before[middle] <= item) low = middle;
-      else high = middle;
-    }
+    const u32 lane = threadIdx.x % kWarp, apart = num_groups / kWarp;
+    const auto last = [&](u32 place) { return u32(__popc(__ballot_sync(kAllLanes, before[place] <= item))) - 1; };
+    u32 low = last(lane * apart) * apart;
+    if (apart > 1) low += last(low + min(lane, apart - 1)) - (before[low + apart - 1] <= item ? kWarp - apart : 0);
     item -= before[low];
     u32 box = low * group;
     if (group == 1) return box;

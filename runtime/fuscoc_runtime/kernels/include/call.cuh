@@ -344,6 +344,20 @@ __device__ __forceinline__ void leave(const Call& call, u32 place, Advance advan
   advance(*call.state);
 }
 
+// By a warp, of which one lane has waited for something: whether it is there. If so, it is for all lanes: a shuffle
+// alone orders no memory.
+__device__ __forceinline__ bool told_by(int lane, bool there) {
+  const bool all = __shfl_sync(kAllLanes, there, lane);
+  __syncwarp();
+  return all;
+}
+// By a warp, each of whose lanes may have waited: those that have not seen it, a bit each.
+__device__ __forceinline__ u32 lanes_without(bool there) {
+  const u32 lanes = __ballot_sync(kAllLanes, !there);
+  __syncwarp();
+  return lanes;
+}
+
 // By a warp: the sum of the numbers of this lane and of all lower ones.
 template <class Number>
 __device__ __forceinline__ Number sum_to_lane(Number sum) {

@@ -178,7 +178,7 @@ struct Combine : Back<CombineWords<Shape>> {
   __device__ __forceinline__ u32 wait_for_flags(u32 item, u64 point) const {
     bool there = true;
     if (senders(point) >> lane & 1) there = this->wait_for(lane, item, flag(call.rank, lane, item));
-    return __ballot_sync(kAllLanes, !there);
+    return lanes_without(there);
   }
   // Result rows of one of this rank's groups. With `wait` its flags have not all been seen yet: own
   // rows are summed meanwhile.

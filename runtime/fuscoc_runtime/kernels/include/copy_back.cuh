@@ -161,7 +161,7 @@ struct CopyBack : RowCopies<Shape, BackWords> {
     const u32 senders = number_rows(code);
     bool there = true;
     if ((senders & ~shared.refusing) >> lane & 1) there = this->wait_for(lane, item, flag(call.rank, lane, item));
-    const u32 absent = __ballot_sync(kAllLanes, !there) | shared.refusing;
+    const u32 absent = lanes_without(there) | shared.refusing;
     this->template put<Result>(first, num_rows, code, absent, first);
   }
 

@@ -118,7 +118,7 @@ struct Dispatch : Segments<Shape, Relation> {
                          [&] { return reached(load_acquire(at), epoch); });
       fence_bulk_proxy();
     }
-    if (!__shfl_sync(kAllLanes, there, 0)) return;
+    if (!told_by(0, there)) return;
     const int code =
         lane < Shape::fanout ? int(u32(__ldcg(points(call.rank, source_rank, source) + lane))) : -1;
     const u32 mine = __ballot_sync(kAllLanes, code >= 0 && code_rank(code) == call.rank);

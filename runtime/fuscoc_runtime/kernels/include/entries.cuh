@@ -97,6 +97,7 @@ struct Entries {
 template <class Shape, class Relation>
 struct PlaceEntries {
   using All = Entries<Shape>;
+  static constexpr int kAtOnce = 4;  // entries of a thread, which look up or divide at the same time
   struct Shared {
     Meeting meeting;
     u64 points_to[kMaxRanks];
@@ -145,22 +146,39 @@ struct PlaceEntries {
       num = 0;
     }
     if (peers.failed) num = 0;
+    const u32 refusing = peers.refusing;
     i64 lowest = 0, highest = 0;
     for (int i = 0; i < Shape::num_loops; ++i) {
       const i64 reach = Shape::entry_slot_step(i) * (Shape::entry_count(i) - 1);
       lowest += min(reach, i64(0));
       highest += max(reach, i64(0));
     }
-    for (i64 entry = thread; entry < num * num_words; entry += step) {
-      const i64 made = code(entry, lowest, highest);
-      All::codes(call)[entry] = made;
-      for (int rank = 0; rank < call.num_ranks; ++rank) {
-        if (peers.refusing >> rank & 1) continue;
-        const bool there = made >= 0 && entry_rank(made) == rank;
-        All::told(call, rank, call.rank)[entry] = there ? int(entry_slot(made)) : -1;
-        if (there) atomicAdd(&shared.points_to[rank], u64(All::entry_points));
+    u32 told[kMaxRanks] = {};  // entries of this thread that go to each
+    for (i64 first = thread; first < num * num_words; first += kAtOnce * step) {
+      i64 made[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const i64 entry = first + i * step;
+        made[i] = entry < num * num_words ? code(entry, lowest, highest) : -1;
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const i64 entry = first + i * step;
+        if (entry >= num * num_words) break;
+        All::codes(call)[entry] = made[i];
+#pragma unroll
+        for (int rank = 0; rank < kMaxRanks; ++rank) {
+          if (rank >= call.num_ranks) break;
+          if (refusing >> rank & 1) continue;
+          const bool there = made[i] >= 0 && entry_rank(made[i]) == rank;
+          All::told(call, rank, call.rank)[entry] = there ? int(entry_slot(made[i])) : -1;
+          told[rank] += there;
+        }
       }
     }
+#pragma unroll
+    for (int rank = 0; rank < kMaxRanks; ++rank)
+      if (told[rank]) atomicAdd(&shared.points_to[rank], told[rank] * u64(All::entry_points));
     __syncthreads();
     if (int(threadIdx.x) < call.num_ranks) {
       const u64 points = shared.points_to[threadIdx.x];
@@ -287,6 +305,7 @@ struct MoveEntries {
       turn = __shfl_sync(kAllLanes, after, 0);
     }
     const u32 marked = lane < call.num_ranks && !(call.routing->refusing >> lane & 1) ? told_boxes(call, lane, epoch) : 0;
+    __syncwarp();  // what a lane has waited for is there for all
     if (blockIdx.x == 0 && warp == 0 && lane < call.num_ranks) *num_told(call, call.rank, lane) = tagged(marked, epoch);
     const u32 groups = All::num_groups(marked), before = sum_to_lane(groups);
     const u32 all = __shfl_sync(kAllLanes, before, kWarp - 1);

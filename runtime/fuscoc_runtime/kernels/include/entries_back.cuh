@@ -43,7 +43,7 @@ struct GiveEntries : Back<GiveEntriesWords<Shape>> {
     const u32 senders = __reduce_or_sync(kAllLanes, ranks) & ~(1u << call.rank);
     bool there = true;
     if ((senders & ~shared.refusing) >> lane & 1) there = this->wait_for(lane, group, flag(call.rank, lane, group));
-    return __ballot_sync(kAllLanes, !there) | shared.refusing;
+    return lanes_without(there) | shared.refusing;
   }
   // Where what comes back of an entry lies, by one of its words.
   __device__ __forceinline__ char* staging(int window, int word, i64 entry) const {

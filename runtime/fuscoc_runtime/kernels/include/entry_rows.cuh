@@ -56,21 +56,24 @@ struct Rows {
 #pragma unroll 1
     for (int first = 0; first < kWords; first += kAtOnce) {
       uint4 value[kChunks][kAtOnce];
-      const auto each = [&](auto what) {
 #pragma unroll
-        for (int c = 0; c < kChunks; ++c)
+      for (int c = 0; c < kChunks; ++c)
 #pragma unroll
-          for (int i = 0; i < kAtOnce; ++i)
-            if (first + i < kWords) what(word(c, first + i), value[c][i]);
-      };
-      each([](const RowWord& at, uint4& value) {
-        const u32 fill = at.from == lost_word() ? ~0u : 0;
-        value = {fill, fill, fill, fill};
-        if (at.to && at.from && !fill) value = __ldcg(reinterpret_cast<const uint4*>(at.from));
-      });
-      each([](const RowWord& at, const uint4& value) {
-        if (at.to) *reinterpret_cast<uint4*>(at.to) = value;
-      });
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (first + i >= kWords) continue;
+          const RowWord at = word(c, first + i);
+          const u32 fill = at.from == lost_word() ? ~0u : 0;
+          value[c][i] = {fill, fill, fill, fill};
+          if (at.to && at.from && !fill) value[c][i] = __ldcg(reinterpret_cast<const uint4*>(at.from));
+        }
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c)
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (first + i >= kWords) continue;
+          const RowWord at = word(c, first + i);
+          if (at.to) *reinterpret_cast<uint4*>(at.to) = value[c][i];
+        }
     }
   }
 };

@@ -9,6 +9,7 @@
 #pragma once
 #include "back.cuh"
 #include "pieces.cuh"
+#include "ring.cuh"
 
 namespace fuscoc {
 
@@ -17,8 +18,9 @@ struct GiveBackWords : BackWords {
   u32 num_boxes[kMaxRanks];  // that each rank has told this one
   u64* pending[kWarp];       // flags of warps that have sent all that they will
   Items sent, own, arriving;
-  BoxOf<Shape> box[kWarp];
-  Places places[kWarp];
+  BoxOf<Shape> box[kTurns<Shape> ? kBringers : kWarp];  // of a warp that takes items
+  Places places[kTurns<Shape> ? kBringers : kWarp];
+  RingOf<Shape, BoxOf<Shape>> ring;
 };
 
 template <class Shape>
@@ -28,9 +30,11 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   using Base::call, Base::shared;
   static constexpr i64 kPart = i64(kItemLines) * kLine;  // bytes of a result that a warp clears at once
   const int warp, lane;
-  char* const staged;  // memory of this warp for tiles
+  unsigned char* const memory;  // of the CTA, for tiles
 
   __device__ __forceinline__ GiveBackWords<Shape>& words() const { return const_cast<GiveBackWords<Shape>&>(shared); }
+  __device__ __forceinline__ int num_workers() const { return kTurns<Shape> ? int(blockDim.x) / kWarp - kTurnHelpers : 0; }
+  __device__ __forceinline__ int taker() const { return warp - num_workers(); }  // of the warps that take items
   __device__ __forceinline__ u32 epoch() const { return u32(shared.tag >> 32); }
   __device__ __forceinline__ u64* flag(int window, u32 item) const {
     return reinterpret_cast<u64*>(call.window[window] + call.combine_flags_at) + item;
@@ -61,7 +65,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
 
   // This warp's copy of a box, which it may have already.
   __device__ __forceinline__ Own& held(const Own& box, const Own*& last) const {
-    Own& mine = words().box[warp];
+    Own& mine = words().box[taker()];
     if (&box != last) keep_box(mine, box, lane), last = &box;
     return mine;
   }
@@ -134,34 +138,39 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     const char* const from = call.window[call.rank] + call.staging_at + box.from + cell * box.cell_from;
     char* const to = call.result + box.to + cell * box.cell_to;
     if (there) return {&box, from, to, inside, true, nullptr};
-    lose(box, to, inside, words().places[warp], lane);
+    lose(box, to, inside, words().places[taker()], lane);
     return {};
   }
   // Copies it, and flags what this warp has sent before.
   __device__ __forceinline__ void copy(const Next& next, u64*& pending) const {
-    constexpr int unit = Shape::unit_bytes(0);
     if (!next.box) return;
-    Places& places = words().places[warp];
-    const auto meanwhile = [&] { signal(pending); };
     // One text for all, or the loops do not fit into a cache of instructions; whole lines are read past L1 anyway.
-    if (unit == kLine || next.arrives) copy_item<unit, kFresh>(*next.box, next.from, next.to, places, staged, next.item, lane, meanwhile);
-    else copy_item<unit, kSettled>(*next.box, next.from, next.to, places, staged, next.item, lane, meanwhile);
+    BoxCopy<Shape::unit_bytes(0), kFresh, Own::num_all_steps>{*next.box, next.from, next.to, words().places[warp]}.item(
+        next.item, lane, [&] { signal(pending); });
     pending = next.flag;
   }
   // Which is rare, and need not be fast.
   __device__ static __noinline__ void lose(const Own& box, char* to, u32 item, Places& places, int lane) {
-    copy_item<Shape::unit_bytes(0), kLost>(box, nullptr, to, places, nullptr, item, lane);
+    if (!box.tiling.rows) {
+      BoxCopy<Shape::unit_bytes(0), kLost, Own::num_all_steps>{box, nullptr, to, places}.item(item, lane, Nothing{});
+      return;
+    }
+    const Tile tile = tile_of(box, nullptr, to, item);
+    const Ranges ranges(box, tile);
+    for (u32 i = 0; i < ranges.num; ++i)
+      poison(tile.to + i * box.step[box.tiling.first].to, ranges.bytes, lane, kWarp);
   }
 
   // Behind the count of items, `leave` is run by all threads.
   template <class Leave>
   __device__ void run(Leave leave) const {
     GiveBackWords<Shape>& all = words();
-    const bool gives = warp % 2 == 0;
+    const bool takes = !kTurns<Shape> || (taker() >= 0 && taker() < kBringers);
+    const bool gives = (kTurns<Shape> ? blockIdx.x : u32(warp)) % 2 == 0;
     const auto counter = [&](bool here) {
       return (here ? call.state->next_finalise : call.state->next_reduce) + shared.parity;
     };
-    const u32 first = this->ticket(counter(!gives));  // which comes while items are counted
+    const u32 first = takes ? this->ticket(counter(!gives)) : 0;  // which comes while items are counted
     const auto of_sent = [&](u32 box) { return sent_items(box); };
     const auto of_own = [&](u32 box) { return own_items(box); };
     const auto of_arriving = [&](u32 box) { return arriving_items(box); };
@@ -175,6 +184,12 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     all.arriving.count_all(call.num_ranks > 1 ? own : 0, of_arriving, 2);
     __syncthreads();
     leave();
+    if constexpr (kTurns<Shape>) {
+      const Turning<Shape, Own> turning{all.ring, memory};
+      if (taker() < 0) turning.work(warp, num_workers());
+      else if (!takes) turning.store(taker() - kBringers, shared.tag);
+      if (!takes) return;
+    }
     const Own* last = nullptr;
     bool waits = num_cleared > 0;
     const auto next_here = [&](u32 item) -> Next {
@@ -182,7 +197,11 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
         clear(call.result, call.result_bytes, item, cleared(), lane);
         return {};
       }
-      if (waits) wait_for_cleared(num_cleared), waits = false;
+      if (waits) {
+        wait_for_cleared(num_cleared);
+        if (kTurns<Shape>) fence_bulk_proxy();
+        waits = false;
+      }
       item -= num_cleared;
       const u32 num_own = all.own.total();
       if (item < num_own) {
@@ -204,11 +223,17 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
       u64* pending = nullptr;
       const u32 num_items = here ? num_cleared + all.own.total() + all.arriving.total() : all.sent.total();
       this->take(ticket, counter(here), num_items, [&](u32 item) {
-        copy(here ? next_here(item) : next_sent_of(item), pending);
+        const Next next = here ? next_here(item) : next_sent_of(item);
+        if constexpr (!kTurns<Shape>) copy(next, pending);
+        else if (next.box)
+          Turning<Shape, Own>{all.ring, memory}.give(*next.box, next.from, next.to, next.item, 0, next.arrives, next.flag);
       });
-      if (turn == 0 && num_items <= gridDim.x * num_givers()) signal_all(pending);
-      else signal(pending);
+      if constexpr (!kTurns<Shape>) {
+        if (turn == 0 && num_items <= gridDim.x * num_givers()) signal_all(pending);
+        else signal(pending);
+      }
     }
+    if constexpr (kTurns<Shape>) Turning<Shape, Own>{all.ring, memory}.end();
   }
 };
 
@@ -226,8 +251,9 @@ __device__ __forceinline__ void give_back(const Call& call) {
   const u64 told = thread < call.num_ranks ? __ldcg(num_told(call, call.rank, thread)) : 0;
   number_back(call, shared, call.combine_group);
   const u32 place = enter(call);
-  char* const staged = reinterpret_cast<char*>(memory) + warp * Shape::tile_bytes;
-  const GiveBack<Shape> state{{call, shared}, warp, thread % kWarp, staged};
+  const GiveBack<Shape> state{{call, shared}, warp, thread % kWarp, memory};
+  if constexpr (kTurns<Shape>)
+    if (thread == kWarp) Turning<Shape, BoxOf<Shape>>{shared.ring, memory}.open(blockDim.x / kWarp - kTurnHelpers);
   if (thread < call.num_ranks) shared.num_boxes[thread] = u32(told >> 32) == state.epoch() && state.joins(thread) ? u32(told) : 0;
   __syncthreads();
   const auto next = [&] { leave(call, place, [&](State&) { end_numbering(call, shared); }); };

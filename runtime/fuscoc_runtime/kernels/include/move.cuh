@@ -8,6 +8,7 @@
 // by its share of a flag. The last one to begin waits for the flags of the peers: all others go on without it.
 #pragma once
 #include "pieces.cuh"
+#include "ring.cuh"
 
 namespace fuscoc {
 
@@ -52,17 +53,17 @@ struct Move {
   using Own = BoxOf<Shape>;
   static constexpr int kMostShared = Relation::num_pieces * Shape::num_fields;
   // All warps share few boxes; of many, each has the one that it works on.
-  static constexpr bool kShares = !Shape::looks_up && kMostShared <= kWarp;
+  static constexpr bool kShares = !Shape::looks_up && kMostShared <= kWarp && !kTurns<Shape>;
   struct Shared {
     Items items;
-    Own box[kWarp];
-    Places places[kWarp];
+    Own box[kTurns<Shape> ? kBringers : kWarp];
+    Places places[kTurns<Shape> ? 1 : kWarp];
+    RingOf<Shape, Own> ring;
   };
   const Call& call;
   const u32 epoch;
   const int lane;
   Shared& shared;
-  char* const staged;  // memory of this warp for tiles
   u32 num_boxes;
 
   // Items of a box of any field, in all its cells.
@@ -72,22 +73,20 @@ struct Move {
     return __ldcg(&of.num_items) * u32(__ldcg(&of.num_cells));
   }
 
+  // Cells in turn, that of the next rank first: ranks begin with different ones.
+  __device__ __forceinline__ int cell_of(const Own& box, u32 item) const {
+    return box.num_cells == 1 ? 0 : (int(item % box.num_cells) + call.rank + 1) % box.num_cells;
+  }
   template <int kField = 0>
-  __device__ __forceinline__ void copy(const Own& box, int field, u32 item) const {
+  __device__ __forceinline__ void copy(const Own& box, int field, const char* from, char* to, u32 item) const {
     if constexpr (kField + 1 < Shape::num_fields) {
       if (field != kField) {
-        copy<kField + 1>(box, field, item);
+        copy<kField + 1>(box, field, from, to, item);
         return;
       }
     }
-    // Cells in turn, that of the next rank first: ranks begin with different ones.
-    const int turned = (int(item % box.num_cells) + call.rank + 1) % box.num_cells;
-    const int rank = box.rank + turned * box.rank_step;
-    if (call.routing->refusing >> rank & 1) return;
-    copy_item<Shape::unit_bytes(kField), kSettled>(
-        box, call.source[kField] + box.from + turned * box.cell_from,
-        call.window[rank] + call.rows_at[kField] + box.to + turned * box.cell_to,
-        shared.places[threadIdx.x / kWarp], staged, item / box.num_cells, lane);
+    BoxCopy<Shape::unit_bytes(kField), kSettled, Own::num_all_steps>{box, from, to, shared.places[threadIdx.x / kWarp]}.item(
+        item, lane, Nothing{});
   }
 
   // Counts the items of the boxes that there are.
@@ -100,23 +99,50 @@ struct Move {
     shared.items.count_all(num_boxes, [&](u32 box) { return items_of(box); });
     __syncthreads();
   }
-  __device__ void run(int warp, int num_warps) {
+  // Takes items from number `turn` on, `first` being the next that nobody has; copy(box, field, from, to, item).
+  template <class Copy>
+  __device__ __forceinline__ void take(u32 turn, u32 first, Own& kept, Copy copy) const {
     const auto count = [&](u32 box) { return items_of(box); };
-    const u32 num_items = shared.items.total(), first = gridDim.x * num_warps;
+    const u32 num_items = shared.items.total();
     u32* const next = &call.state->next_send[epoch & 1];
     const u32 places = num_boxes > 1 ? kPlacesOfList : 1, part = (num_items + places - 1) / places;
-    u32 turn = warp * gridDim.x + blockIdx.x, held = ~0u;
-    if (warp == num_warps - 1) mark_all();  // it has no item in small calls
+    u32 held = ~0u;
     while (turn < places * part) {
       const u32 after = lane == 0 ? first + atomicAdd(next, 1u) : 0;
-      u32 inside = turn % places * part + turn / places;
-      if (inside < num_items) {
-        const u32 box = shared.items.find(inside, count);
+      u32 item = turn % places * part + turn / places;
+      if (item < num_items) {
+        const u32 number = shared.items.find(item, count);
         if constexpr (!kShares)
-          if (box != held) keep_box(shared.box[warp], boxes_forth<Shape>(call)[box], lane), held = box;
-        copy(shared.box[kShares ? box : warp], int(box % Shape::num_fields), inside);
+          if (number != held) keep_box(kept, boxes_forth<Shape>(call)[number], lane), held = number;
+        const Own& box = kShares ? shared.box[number] : kept;
+        const int field = int(number % Shape::num_fields), cell = cell_of(box, item), rank = box.rank + cell * box.rank_step;
+        if (!(call.routing->refusing >> rank & 1))
+          copy(box, field, call.source[field] + box.from + cell * box.cell_from,
+               call.window[rank] + call.rows_at[field] + box.to + cell * box.cell_to, box.num_cells == 1 ? item : item / box.num_cells);
       }
       turn = __shfl_sync(kAllLanes, after, 0);
+    }
+  }
+  __device__ void run(int warp, int num_warps) {
+    if (warp == num_warps - 1) mark_all();  // it has no item in small calls
+    take(warp * gridDim.x + blockIdx.x, gridDim.x * num_warps, shared.box[warp],
+         [&](const Own& box, int field, const char* from, char* to, u32 item) { copy(box, field, from, to, item); });
+  }
+  // Of a CTA that turns tiles, most of whose warps do that, and one marks.
+  __device__ void run(int warp, int num_warps, const Turning<Shape, Own>& turning) {
+    const int num_workers = num_warps - kTurnHelpers - 1, bringer = warp - num_workers, storer = bringer - kBringers;
+    if (bringer < 0) {
+      turning.work(warp, num_workers);
+    } else if (storer < 0) {
+      take(bringer * gridDim.x + blockIdx.x, gridDim.x * kBringers, shared.box[bringer],
+           [&](const Own& box, int field, const char* from, char* to, u32 item) {
+             turning.give(box, from, to, item, field, false, nullptr);
+           });
+      turning.end();
+    } else if (storer < int(kSlots)) {
+      turning.store(storer, 0);
+    } else {
+      mark_all();
     }
   }
 
@@ -162,15 +188,18 @@ struct Move {
 template <class Shape, class Relation>
 __device__ __forceinline__ void move(const Call& call) {
   using Kind = Move<Shape, Relation>;
+  using Own = typename Kind::Own;
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ typename Kind::Shared shared;
   __shared__ u32 epoch;
   __shared__ bool aborted;
   __shared__ u32 planned;
+  if constexpr (kTurns<Shape>)
+    if (threadIdx.x == kWarp) Turning<Shape, Own>{shared.ring, memory}.open(blockDim.x / kWarp - kTurnHelpers - 1);
   if (threadIdx.x == 0) begin_dispatch(call, epoch, aborted);
   __syncthreads();
   const int warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
-  Kind kind{call, epoch, lane, shared, reinterpret_cast<char*>(memory) + warp * Shape::tile_bytes, 0};
+  Kind kind{call, epoch, lane, shared, 0};
   // While ranks meet, boxes of the call before are counted, which often are those of this one.
   if constexpr (Kind::kShares) kind.look(warp, num_warps);
   if (threadIdx.x == 0)
@@ -183,7 +212,8 @@ __device__ __forceinline__ void move(const Call& call) {
     state.planned = state.next_send[other] = 0;
   });
   if (!aborted) {
-    kind.run(warp, num_warps);
+    if constexpr (kTurns<Shape>) kind.run(warp, num_warps, Turning<Shape, Own>{shared.ring, memory});
+    else kind.run(warp, num_warps);
     __syncthreads();
     if (warp == num_warps - 1) tell_moved(call, epoch, lane, __shfl_sync(kAllLanes, place, kWarp - 1) == gridDim.x - 1);
   }

@@ -13,7 +13,7 @@
 #include "meet.cuh"
 #include "piece.cuh"
 #include "staged.cuh"
-#include "tiles.cuh"
+#include "turn.cuh"
 
 namespace fuscoc {
 
@@ -71,6 +71,7 @@ struct Pieces {
     u32 bad;            // sizes are none
     u32 dropped;        // points are
     u32 stale;          // boxes are to be made
+    u32 made;           // warps that have made all theirs for dispatch
     i64 of_warp[2][kWarp];
   };
   const Call& call;
@@ -203,9 +204,14 @@ struct Pieces {
     return num;
   }
 
+  __device__ __forceinline__ bool small() const { return call.num_sources * Shape::fanout * Shape::row_bytes(0) <= kSmallCall; }
   // Of what rows come back as, too, so that both ends of a call have the same items.
   __device__ __forceinline__ u32 item_lines() const {
-    return call.num_sources * Shape::fanout * Shape::row_bytes(0) <= kSmallCall ? kFewItemLines : kItemLines;
+    return kTurns<Shape> ? small() ? kFewTurnedLines : kTurnedLines : small() ? kFewItemLines : kItemLines;
+  }
+  template <int kField>
+  __device__ __forceinline__ void cut(Own& box) const {
+    Cutter<Shape::unit_bytes(kField), num_steps>{box, u32(Shape::tile_bytes) / (small() ? 4 : 1)}.cut();
   }
 
   template <int kField>
@@ -219,8 +225,7 @@ struct Pieces {
     const i64 rank = piece.rank + of.first * of.step;
     if (!of.num || !make_box<Shape::unit_bytes(kField)>(made, loop, num, outer, range, Shape::run_bytes(kField), kSource, kTarget, item_lines()))
       drop(call.state->overflowed, of.num * of.points);
-    else if (of.num == 1 && rank == call.rank)  // tiles are written in words that are too narrow for NVLink
-      cut_tiles<Shape::unit_bytes(kField)>(made, Shape::tile_bytes);
+    else cut<kField>(made);
     const i64 src_step = of.loop < 0 ? 0 : piece.src_step[of.loop], slot_step = of.loop < 0 ? 0 : piece.slot_step[of.loop];
     made.cell_from = src_step * Shape::cell_bytes(kField);
     made.cell_to = slot_step * Shape::row_bytes(kField);
@@ -295,16 +300,30 @@ struct Pieces {
     }
     const i64 src_step = of.loop < 0 ? 0 : piece.src_step[of.loop] * Shape::cell_bytes(0);
     const i64 slot_step = of.loop < 0 ? 0 : piece.slot_step[of.loop] * Shape::row_bytes(0);
-    const i64 pitch = packed + floor_mod(src_step - packed, kLine);  // of a cell
+    constexpr i64 line = kTurns<Shape> ? kBulkLine : kLine;
+    const i64 pitch = packed + floor_mod(src_step - packed, line);  // of a cell
     const i64 src = piece.src * Shape::cell_bytes(0) + of.first * src_step;
     Own home, told, mine;
-    bool fits = of.num > 0 && make_box<unit>(home, loop, num, outer, range, Shape::run_bytes(0), kPacked, kSource, item_lines()) &&
-                make_box<unit>(told, loop, num, outer, range, Shape::run_bytes(0), kTarget, kPacked, item_lines()) &&
-                make_box<unit>(mine, loop, num, outer, range, Shape::run_bytes(0), kTarget, kSource, item_lines());
+    i64 at_home[num_steps + 1];  // steps of what is told, where it comes back to
+    const End also = kTurns<Shape> ? kSource : kPacked, also_mine = kTurns<Shape> ? kPacked : kSource;
+    bool fits = of.num > 0 &&
+                make_box<unit>(told, loop, num, outer, range, Shape::run_bytes(0), kTarget, kPacked, item_lines(), also, at_home) &&
+                make_box<unit>(mine, loop, num, outer, range, Shape::run_bytes(0), kTarget, kSource, item_lines(), also_mine, nullptr) &&
+                make_box<unit>(home, loop, num, outer, range, Shape::run_bytes(0), kPacked, kSource, item_lines());
     i64 staging = 0;
     if (fits) {
-      cut_tiles<unit>(mine, Shape::tile_bytes);
-      const i64 bytes = round_up(pitch * of.num + kLine, 128);
+      cut<0>(told);
+      if (told.tiling.rows) {  // what is sent as a tile is received as one
+        home.num_steps = told.num_steps;
+        home.num_outer = told.num_outer;
+        for (int i = 0; i < told.num_steps; ++i) home.step[i] = {told.step[i].count, told.step[i].to, at_home[i]};
+        home.tiling = told.tiling;
+        home.tiling.straight = 1;
+        home.num_items = told.num_items;
+        mine.tiling = told.tiling;  // whose steps are the same ones
+        mine.num_items = told.num_items;
+      }
+      const i64 bytes = round_up(pitch * of.num + line, kBulkLine);
       staging = i64(atomicAdd(&shared.staging, u64(bytes)));
       home.flag = atomicAdd(&shared.flags, home.num_items * u32(of.num));
       fits = staging + bytes <= call.staging_bytes && home.flag + home.num_items * u32(of.num) <= call.max_flags;
@@ -313,7 +332,7 @@ struct Pieces {
       home.num_items = 0;
       if (of.num) drop(call.state->overflowed, of.num * of.points);
     }
-    home.from = staging + floor_mod(src, kLine);
+    home.from = staging + floor_mod(src, line);
     home.to = src;
     home.cell_from = pitch;
     home.cell_to = src_step;
@@ -386,7 +405,7 @@ struct Pieces {
     if (threadIdx.x == 0) {
       shared.staging = 0;
       for (int rank = 0; rank < kMaxRanks; ++rank) shared.points_to[rank] = 0;
-      shared.flags = shared.bad = shared.dropped = shared.stale = 0;
+      shared.flags = shared.bad = shared.dropped = shared.stale = shared.made = 0;
       shared.points = shared.cells = 0;
     }
     __syncthreads();
@@ -407,13 +426,14 @@ struct Pieces {
     const bool makes = Shape::looks_up || shared.meeting.peers.failed || is_stale(made_of);
     if (makes) make_all(num_entries);
     __syncthreads();
-    if (threadIdx.x == kWarp) tell_planned(call, makes ? kMade : 0);
+    if (!makes && threadIdx.x == kWarp) tell_planned(call, 0);
     if (int(threadIdx.x) < call.num_ranks) {
       if (makes) fence_system();
       store_relaxed(ready_word(call, threadIdx.x, call.rank, 0), tagged(u32(num_entries * Relation::num_pieces), epoch));
     }
   }
   __device__ void make_all(i64 num_entries) {
+    __syncthreads();  // what is kept of peers is there before dispatch begins
     const i64 room = call.max_sources * Shape::fanout;
     if (Shape::ragged && num_entries && threadIdx.x == 0 && shared.points > room)
       drop(call.state->excess, (shared.points - room + Shape::fanout - 1) / Shape::fanout);
@@ -425,9 +445,19 @@ struct Pieces {
         fits = (entry + 1 < num_entries ? call.points_before[entry + 1] : shared.points) <= room;
       make(entry, fits);
     }
+    // Dispatch begins when there are its boxes; what peers are told may take longer.
+    if (warp / kKinds < num_groups && kind >= 1 && kind < kBack) {
+      __syncwarp();
+      if (lane == 0) {
+        fence_gpu();
+        if (atomicAdd(&shared.made, 1u) == u32(num_groups * Shape::num_fields) - 1) {
+          *call.num_boxes = u32(num_entries * Relation::num_pieces);
+          tell_planned(call, kMade);
+        }
+      }
+    }
     __syncthreads();
     if (threadIdx.x == 0) {
-      *call.num_boxes = u32(num_entries * Relation::num_pieces);
       u64 points = 0;
       for (int rank = 0; rank < kMaxRanks; ++rank) {
         points += shared.points_to[rank];

@@ -99,8 +99,7 @@ struct SortRows : Sort<Shape, Relation> {
     rows.take(warp * ctas + blockIdx.x, num_items, &call.state->next_send[parity], own, [&](u32 item) {
       if (item >= own && !planned) {
         if (lane == 0) planned = wait_until(call, kPlanLocal, call.rank, 0, [&] { return load_acquire(plans) == ctas; });
-        planned = __shfl_sync(kAllLanes, planned, 0);
-        __syncwarp();
+        planned = told_by(0, planned);
         if (!planned) return;
       }
       const int cta = int(item % ctas), first = this->first_row(cta) + int(item / ctas) * kWarp;

@@ -124,7 +124,7 @@ struct SortedBack : RowCopies<Shape, SortedBackWords> {
     const u32 senders = __reduce_or_sync(kAllLanes, ranks) & ~(1u << call.rank) & ~shared.refusing;
     bool there = true;
     if (senders >> lane & 1) there = this->wait_for(lane, index, flag(call.rank, lane, index));
-    const u32 absent = __ballot_sync(kAllLanes, !there) | shared.refusing;
+    const u32 absent = lanes_without(there) | shared.refusing;
     this->template put<Result>(first, num_rows, code, absent, i64(index) * tile);
   }
 

@@ -72,7 +72,7 @@ struct Staged : Segments<Shape, Relation> {
       };
       there = wait(0) && source < i64(u32(word)) && (first == 0 || wait(first)) && (last == first || wait(last));
     }
-    return __shfl_sync(kAllLanes, there, 0);
+    return told_by(0, there);
   }
   __device__ __forceinline__ bool arrived(int source_rank, i64 source) const {
     bool there = true;
@@ -82,7 +82,7 @@ struct Staged : Segments<Shape, Relation> {
                          [&] { return reached(load_acquire(at), epoch); });
       fence_bulk_proxy();
     }
-    return __shfl_sync(kAllLanes, there, 0);
+    return told_by(0, there);
   }
 
   // Copies a segment to its slots here, or to its row. An own row is in the buffer by the time its

@@ -37,7 +37,7 @@ struct Shape {
     return 1;
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 328);
+static_assert(sizeof(BoxOf<Shape>) == 360);
 static_assert(sizeof(Marks<Shape::num_loops>) == 96);
 
 struct Relation {

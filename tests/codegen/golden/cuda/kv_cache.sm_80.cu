@@ -37,7 +37,7 @@ struct Shape {
     return (65536 * strides[0]);
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 264);
+static_assert(sizeof(BoxOf<Shape>) == 288);
 static_assert(sizeof(Marks<Shape::num_loops>) == 48);
 
 struct Relation {

@@ -27,7 +27,7 @@ struct Shape {
   static constexpr int num_loops = 2;
   static constexpr int num_run_loops = 3;
   static constexpr int num_strides = 2;
-  static constexpr int tile_bytes = 7680;
+  static constexpr int tile_bytes = 25344;
   __device__ static constexpr i64 row_bytes(int field) { return 588; }
   __device__ static constexpr i64 cell_bytes(int field) { return 1; }
   __device__ static constexpr int unit_bytes(int field) { return 1; }
@@ -40,7 +40,7 @@ struct Shape {
     return (loop == 0 ? 1 * strides[0] : loop == 1 ? 1 : 1 * strides[1]);
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 392);
+static_assert(sizeof(BoxOf<Shape>) == 432);
 static_assert(sizeof(Marks<Shape::num_loops>) == 80);
 
 struct Relation {
@@ -85,9 +85,9 @@ struct Relation {
 
 extern "C" __global__ void __launch_bounds__(512, 1)
 vit_patches_nchw_plan(const __grid_constant__ Call call) { place_pieces<Shape, Relation>(call); }
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(896, 1)
 vit_patches_nchw_dispatch(const __grid_constant__ Call call) { move<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 vit_patches_nchw_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(864, 1)
 vit_patches_nchw_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }

@@ -1,0 +1,78 @@
+"""How much memory of a fixed size has room for."""
+
+from __future__ import annotations
+
+from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits
+from fuscoc_runtime.engine.sizes import fixed_length
+from fuscoc_runtime.errors import OptionError
+from fuscoc_runtime.face.options import Options, check_count
+from fuscoc_runtime.manifest.program import PackedSlots
+from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.padding import most_slots
+from fuscoc_runtime.scalar import render
+
+MAX_WORST = 1 << 30
+"""Slots that points ask for are counted in 32 bits, whether there is room for them or not."""
+
+
+def limits_of(shuffle: ShuffleSpec, num_ranks: int, options: Options, max_sources: int) -> Limits:
+    """What memory of a fixed size has room for.
+
+    Raises:
+        OptionError: more slots than the kernels can count, or a dense target whose length differs
+            from call to call and no ``capacity``.
+    """
+    if shuffle.program.target.kind == "dense":
+        return Limits(
+            max_sources, _dense_capacity(shuffle, num_ranks, options), options.num_handles
+        )
+    segments = shuffle.segments_answered  # a reply has room for whole rows of them
+    max_sources = -(-max_sources // segments) * segments
+    worst = worst_capacity(shuffle, num_ranks, max_sources)
+    if worst > MAX_WORST:
+        problem = f"is {max_sources}: a rank might need {worst} slots; kernels count {MAX_WORST}"
+        raise OptionError("max_sources", problem)
+    capacity = min(options.capacity or shuffle.program.target.capacity or worst, worst)
+    if capacity >> SLOT_BITS:
+        problem = f"is {capacity}, by default all that can be needed; it must be < 2**{SLOT_BITS}"
+        raise OptionError("capacity", problem)
+    return Limits(max_sources, capacity, options.num_handles)
+
+
+def _dense_capacity(shuffle: ShuffleSpec, num_ranks: int, options: Options) -> int:
+    """The most slots of any rank and call."""
+    length = fixed_length(shuffle, num_ranks)
+    if length is None and options.capacity is None:
+        target = shuffle.declared.target
+        assert target.kind == "dense"
+        problem = (
+            f"is missing: `{render(target.length)}`, the length of `{target.layout}`, differs "
+        )
+        raise OptionError("capacity", problem + "from call to call; give the most that it can be")
+    if length is not None and options.capacity is not None and options.capacity < length:
+        problem = f"is {options.capacity}, and every call needs {length}, the length of its target"
+        raise OptionError("capacity", problem)
+    capacity = max(1, min(each for each in (options.capacity, length) if each is not None))
+    if capacity >> SLOT_BITS:
+        raise OptionError("capacity", f"is {capacity}; it must be < 2**{SLOT_BITS}")
+    return capacity
+
+
+def worst_capacity(shuffle: ShuffleSpec, num_ranks: int, max_sources: int) -> int:
+    """Slots of a rank that are always enough: every point of every rank, and every padding."""
+    target = shuffle.program.target
+    assert isinstance(target, PackedSlots)
+    points = num_ranks * max_sources * shuffle.program.fanout
+    keys = target.num_keys
+    if target.placement.kind != "table":
+        keys = -(-keys // target.group // num_ranks) * target.group
+    return most_slots(target, points, keys)
+
+
+def slots_for(shuffle: ShuffleSpec, num_ranks: int, num_sources: int) -> int:
+    """``Shuffle.capacity_for``."""
+    check_count("num_sources", num_sources, 0)
+    if shuffle.program.target.kind != "packed" or shuffle.program.is_compact:
+        problem = f"cannot tell slots of {shuffle.name}, whose target is not packed, or is compact"
+        raise OptionError("num_sources", problem)
+    return worst_capacity(shuffle, num_ranks, num_sources)
