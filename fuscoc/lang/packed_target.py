@@ -1,4 +1,4 @@
-"""Targets of a dispatch that are packed by key: the compiler assigns their slots."""
+"""Targets whose slots the compiler assigns, by key: ``layout[key, *]``."""
 
 from __future__ import annotations
 
@@ -9,20 +9,13 @@ from math import prod
 from fuscoc.diagnostics import Fix, Label
 from fuscoc.lang import ast
 from fuscoc.lang.accesses import right_arity
-from fuscoc.lang.checked import (
-    Bound,
-    Const,
-    Inside,
-    PackedTarget,
-    Placement,
-    Scalar,
-)
+from fuscoc.lang.checked import Bound, Const, Inside, PackedTarget, Placement, Scalar
 from fuscoc.lang.context import POINT, check_indices, is_index
 from fuscoc.lang.declarations import extent_not_constant
 from fuscoc.lang.fold import too_large
 from fuscoc.lang.scalars import extents, indices, is_routed
 from fuscoc.lang.scope import LayoutInfo, Scope
-from fuscoc.lang.target import NOTHING, TargetInfo, routed, row_major, stays_inside
+from fuscoc.lang.target import NOTHING, TargetInfo, is_inside, routed, row_major
 from fuscoc.source import Span
 
 MAX_KEYS = 2**24
@@ -175,7 +168,7 @@ def _keys(exprs: Sequence[ast.Expr], layout: LayoutInfo, scope: Scope) -> list[S
             key = Inside(key, extent)
         elif position and extents(key) and not indices(key):
             scope.bounds.append(Bound(key, extent))  # how many ranks there are, a run knows
-        elif position and not stays_inside(
+        elif position and not is_inside(
             key, extent, expr, layout, position, scope, help="a key is one of its index's values"
         ):
             return None

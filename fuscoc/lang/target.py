@@ -1,4 +1,5 @@
-"""Targets of a dispatch where the spec names the slot and the rank: dense ones."""
+"""Dense targets of a dispatch, of which the spec names the slot and the rank, and what all targets
+have in common."""
 
 from __future__ import annotations
 
@@ -189,7 +190,7 @@ def _places(
         if position and same and there is not None and not is_clipped:
             extent = there[position]
             if not is_routed(value, scope.sizes):
-                good &= stays_inside(value, extent, subscript, layout, position, scope)
+                good &= is_inside(value, extent, subscript, layout, position, scope)
             elif not is_seen_inside(value, extent, layout.extents, scope):
                 value = Inside(value, extent)
         places.append(value)
@@ -241,7 +242,7 @@ def may_occur(dispatch: ast.Dispatch, scope: Scope) -> set[str]:
     }
 
 
-def stays_inside(
+def is_inside(
     value: Scalar,
     extent: Scalar,
     subscript: ast.Expr,
