@@ -51,17 +51,8 @@ struct SortRows : Sort<Shape, Relation> {
           [&](int key, int place) { shared.back[number][key] = short(place - rows_before(key, number)); });
     }
   }
-  __device__ __forceinline__ void assign(int key, int before, int row) const {
-    Run run;
-    const int n = this->find(key, before, run);
-    if constexpr (kCopiedRows<Shape> > 1)
-      if (n >= 0) run.back = shared.back[warp / (tile / kWarp)][key];
-    if (row >= shared.end) return;
-    call.slots[row] = n < 0 ? -1 : run.code + n;
-    this->keep_code(row, run, n);
-  }
-  // Gives all rows of this CTA their slots; calls early() while it waits for counts, first() when the first thousand
-  // have them.
+  // Gives all rows of this CTA their slots; calls early() while it waits for counts, and first(code of a thread's row)
+  // as soon as the first thousand have them.
   template <class Early, class First>
   __device__ __forceinline__ void give_slots(Early early, First first) {
     int before[1];
@@ -71,13 +62,17 @@ struct SortRows : Sort<Shape, Relation> {
       const u32 next_keys = this->load_keys(behind, num_rows(behind));
       this->find_runs();
       __syncthreads();
+      Run run;
+      const int row = from + int(threadIdx.x), n = this->find(int(keys), before[0], run), code = n < 0 ? -1 : run.code + n;
+      if (row < shared.end) call.slots[row] = code;
+      if (from == shared.begin) first(code);
       if constexpr (kCopiedRows<Shape> > 1) {
         tell(from);
         __syncthreads();
+        if (n >= 0) run.back = shared.back[warp / (tile / kWarp)][int(keys)];
       }
-      assign(int(keys), before[0], from + int(threadIdx.x));
+      if (row < shared.end) this->keep_code(row, run, n);
       __syncthreads();
-      if (from == shared.begin) first();
       this->advance();
       keys = next_keys;
       this->rank(keys, before, num_rows(behind));
@@ -127,8 +122,7 @@ struct SortRows : Sort<Shape, Relation> {
           if constexpr (alike)
             if (moves) loads = rows.load_row(row, there, [](int) { return static_cast<char*>(nullptr); });
         },
-        [&] {
-          const int code = there ? call.slots[row] : -1;
+        [&](int code) {
           if (loads) rows.store_row(code >= 0, rows.target_row(code_rank(code), code_slot(code)));
           else if (!alike && moves) rows.send_row(row, code);
         });
