@@ -219,6 +219,8 @@ __device__ __forceinline__ void place_entries(const Call& call) {
 template <class Shape>
 struct MoveEntries {
   using All = Entries<Shape>;
+  static constexpr int kChunks = All::kAreRows ? 8 : 1;  // words of rows that a lane looks at together,
+  static constexpr i64 kMarked = All::kAreRows ? kChunks * kWarp : All::kGroup;  // and entries of a warp
   struct Shared {
     typename All::Copier copier[kWarp];
   };
@@ -254,22 +256,29 @@ struct MoveEntries {
     });
   }
   // The slots of rows; lanes with those that are one behind the other mark them together.
-  __device__ __forceinline__ void mark_rows(const Rows<Shape>& rows) const {
-    for (const i64 slot : rows.code) {
-      const bool begins = All::begins(slot, step, lane);
-      const u32 heads = __ballot_sync(kAllLanes, slot < 0 || begins);
-      if (slot < 0 || !(heads >> lane & 1)) continue;
-      const u32 behind = heads & ~((2u << lane) - 1);
-      const int count = (behind ? __ffs(behind) - 1 : kWarp) - lane;
-      mark_word(call, call.filled, call.state->clashed, slot, count, 0);
-      mark_word(call, call.filled, call.state->clashed, slot, count, 1);
-    }
+  __device__ __forceinline__ void mark_rows(i64 slot) const {
+    const bool begins = All::begins(slot, step, lane);
+    const u32 heads = __ballot_sync(kAllLanes, slot < 0 || begins);
+    if (slot < 0 || !(heads >> lane & 1)) return;
+    const u32 behind = heads & ~((2u << lane) - 1);
+    const int count = (behind ? __ffs(behind) - 1 : kWarp) - lane;
+    mark_word(call, call.filled, call.state->clashed, slot, count, 0);
+    mark_word(call, call.filled, call.state->clashed, slot, count, 1);
   }
   __device__ void mark(int from, u32 group, i64 num) const {
     if constexpr (All::kAreRows) {
+      const int* const told = All::told(call, call.rank, from);
       const int num_words = All::num_words(call);
-      for (int turn = 0; turn < num_words; ++turn)
-        mark_rows(Rows<Shape>(All::told(call, call.rank, from), i64(group) * All::kGroup, num, turn, num_words, lane));
+      for (int turn = 0; turn < num_words; ++turn) {
+        i64 slot[kChunks];
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c) {
+          const i64 entry = i64(group) * kMarked + c * kWarp + lane;
+          slot[c] = entry < num ? __ldcg(told + entry * num_words + turn) : -1;
+        }
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c) mark_rows(slot[c]);
+      }
       return;
     }
     const i64 entry = i64(group) * All::kGroup + lane;
@@ -307,7 +316,7 @@ struct MoveEntries {
     const u32 marked = lane < call.num_ranks && !(call.routing->refusing >> lane & 1) ? told_boxes(call, lane, epoch) : 0;
     __syncwarp();  // what a lane has waited for is there for all
     if (blockIdx.x == 0 && warp == 0 && lane < call.num_ranks) *num_told(call, call.rank, lane) = tagged(marked, epoch);
-    const u32 groups = All::num_groups(marked), before = sum_to_lane(groups);
+    const u32 groups = u32(ceil_div(marked, kMarked)), before = sum_to_lane(groups);
     const u32 all = __shfl_sync(kAllLanes, before, kWarp - 1);
     for (u32 item = turn - num_turns; item < all;) {
       const u32 after = lane == 0 ? first + atomicAdd(next, 1u) - num_turns : 0;
