@@ -78,8 +78,8 @@ def test_calls(
 
 @pytest.mark.parametrize("case", ["spread", "spread_rows"])
 def test_extents_change(case: str, dense: Compiled) -> None:
-    """While boxes, or words, of other extents are kept for the next call of the other handle; and of
-    the same one, with a rank that refuses in between."""
+    """While boxes, or words, of other extents are kept for the next call of the other handle; of the
+    same handle, too, and behind a call that a rank refuses."""
     folder = dense(case)
 
     def calls() -> list[str]:
@@ -90,7 +90,7 @@ def test_extents_change(case: str, dense: Compiled) -> None:
         wrong = [each for batch in batches for each in run.call(batch)]
         wrong += run.refusal()
         after = [each for batch in batches[:4] for each in run.call(batch)]
-        return wrong + [each for each in after if "Trouble" not in each]  # which tells of the refusal
+        return wrong + [each for each in after if "Trouble" not in each]  # that of the refusal
 
     with emulated_ranks(2) as world:
         assert world.run(calls) == []
