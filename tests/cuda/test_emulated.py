@@ -78,8 +78,8 @@ def test_calls(
 
 @pytest.mark.parametrize("case", ["spread", "spread_rows"])
 def test_extents_change(case: str, dense: Compiled) -> None:
-    """While boxes, or words, of other extents are kept for the next call of the other handle; of the
-    same handle, too, and behind a call that a rank refuses."""
+    """While boxes, or words, of other extents are kept for the next call of the other handle, and
+    of the same one; behind a call that a rank refuses, too."""
     folder = dense(case)
 
     def calls() -> list[str]:
