@@ -14,6 +14,7 @@ from typing import get_args
 
 import torch
 
+from benchmarks import simulation_fusco as fusco
 from benchmarks import simulation_published as published
 from benchmarks.simulation_cases import REWRITES, Case, seconds
 from benchmarks.simulation_tables import LEFT_OUT, TABLES, Measured, Part, measured
@@ -132,7 +133,7 @@ def fusco_readme() -> list[str]:
         f"| {cell.kind} | {cell.tokens} | {cell.contender} | {cell.published * 1e3:.1f} "
         f"| {cell.predicted * 1e3:.1f} | {cell.error:+.0%} | {cell.hardware * 1e3:.1f} "
         f"| {cell.published / cell.hardware:.1f} |"
-        for cell in published.readme()
+        for cell in fusco.readme()
     ]
 
 
@@ -144,12 +145,30 @@ def fusco_ablation() -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     return lines + [
-        f"| {part.kind} | {part.part} | {part.published * 1e3:.1f} | {part.predicted * 1e3:.1f} "
-        f"| {part.predicted / part.published - 1:+.0%} "
-        f"| {part.published_saved:.1%} | {part.predicted_saved:.1%} "
-        f"| {f'{part.least:.1%} to {part.most:.1%}' if part.least < part.most else ''} |"
-        for part in published.ablation()
+        f"| {off.kind} | {off.part} | {off.published * 1e3:.1f} | {off.predicted * 1e3:.1f} "
+        f"| {off.predicted / off.published - 1:+.0%} | {off.published_saved:.1%} "
+        f"| {off.saved.mean:.1%} | {off.saved.least:.1%} to {off.saved.most:.1%} |"
+        for off in fusco.ablation()
     ]
+
+
+def fusco_readings() -> list[str]:
+    """What other widths of its traffic would make of FUSCO's tables."""
+    lines = [
+        "| traffic | width | NCCL | FUSCO | saved: dComm | planner | balancer | by draw |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for each in fusco.readings():
+        widths, saved = each.widths, each.saved
+        is_real = each.kind == "real-world"
+        width = f"preference {widths.preference}" if is_real else f"popularity {widths.popularity}"
+        least, most = saved["balancer"].least, saved["balancer"].most
+        lines.append(
+            f"| {each.kind} | {width} | {each.naive * 1e3:.1f} | {each.fusco * 1e3:.1f} "
+            f"| {saved['dComm'].mean:.1%} | {saved['planner'].mean:.1%} "
+            f"| {saved['balancer'].mean:.1%} | {least:.1%} to {most:.1%} |"
+        )
+    return lines
 
 
 def fast_gain() -> list[str]:
@@ -191,10 +210,10 @@ def sensitivity() -> list[str]:
         "| assumption | fuscoc, ms | naive, ms | advantage | FUSCO, ms | advantage |",
         "|---|---|---|---|---|---|",
     ]
-    for name, ours, naive, fusco in published.sensitivity():
+    for name, ours, naive, theirs in published.sensitivity():
         lines.append(
             f"| {name} | {ours * 1e3:.1f} | {naive * 1e3:.1f} | {naive / ours:.2f} "
-            f"| {fusco * 1e3:.1f} | {fusco / ours:.2f} |"
+            f"| {theirs * 1e3:.1f} | {theirs / ours:.2f} |"
         )
     return lines
 
@@ -213,6 +232,7 @@ def validation_parts(rows: list[Row]) -> Mapping[str, Callable[[], list[str]]]:
 PUBLISHED_PARTS: Mapping[str, Callable[[], list[str]]] = {
     "readme": fusco_readme,
     "ablation": fusco_ablation,
+    "readings": fusco_readings,
     "fast": fast_gain,
     "h100": on_h100,
     "sensitivity": sensitivity,
