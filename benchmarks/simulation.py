@@ -152,25 +152,6 @@ def fusco_ablation() -> list[str]:
     ]
 
 
-def fusco_readings() -> list[str]:
-    """What other widths of its traffic would make of FUSCO's tables."""
-    lines = [
-        "| traffic | width | NCCL | FUSCO | saved: dComm | planner | balancer | by draw |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for each in fusco.readings():
-        widths, saved = each.widths, each.saved
-        is_real = each.kind == "real-world"
-        width = f"preference {widths.preference}" if is_real else f"popularity {widths.popularity}"
-        least, most = saved["balancer"].least, saved["balancer"].most
-        lines.append(
-            f"| {each.kind} | {width} | {each.naive * 1e3:.1f} | {each.fusco * 1e3:.1f} "
-            f"| {saved['dComm'].mean:.1%} | {saved['planner'].mean:.1%} "
-            f"| {saved['balancer'].mean:.1%} | {least:.1%} to {most:.1%} |"
-        )
-    return lines
-
-
 def fast_gain() -> list[str]:
     """FAST over a plain all-to-all, by the traffic's skew."""
     lines = [
@@ -232,7 +213,6 @@ def validation_parts(rows: list[Row]) -> Mapping[str, Callable[[], list[str]]]:
 PUBLISHED_PARTS: Mapping[str, Callable[[], list[str]]] = {
     "readme": fusco_readme,
     "ablation": fusco_ablation,
-    "readings": fusco_readings,
     "fast": fast_gain,
     "h100": on_h100,
     "sensitivity": sensitivity,

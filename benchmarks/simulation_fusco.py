@@ -183,33 +183,3 @@ def ablation() -> Iterator[Off]:
                 kind, part, times[part] * 1e-3, float(without.mean()), 1 - times[""] / times[part],
                 Saved.of(whole, without),
             )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What other widths make of a traffic, 16384 tokens: NCCL's and FUSCO's seconds, and what parts
-    save."""
-
-    kind: str
-    widths: Widths
-    naive: float
-    fusco: float
-    saved: Mapping[str, Saved]
-
-
-READINGS = (
-    *(("real-world", Widths(preference=width)) for width in (0.0, 0.85)),
-    *(("imbalanced", Widths(popularity=width)) for width in (1.8, 2.2, 2.6)),
-)
-
-
-def readings() -> Iterator[Reading]:
-    """How much hangs on the widths."""
-    for kind, widths in READINGS:
-        whole = seconds(kind, 16384, FUSCO, widths)
-        saved = {
-            part: Saved.of(whole, seconds(kind, 16384, ablated(FUSCO)[name], widths))
-            for part, name in PARTS.items()
-        }
-        naive = float(seconds(kind, 16384, NAIVE, widths).mean())
-        yield Reading(kind, widths, naive, float(whole.mean()), saved)

@@ -1,4 +1,4 @@
-"""Fits the width of preferences and the constants of ``h100-8x8-fusco``:
+"""Fits the constants of ``h100-8x8-fusco``:
 ``python -m benchmarks.simulation_fusco_fit``.
 """
 
@@ -22,38 +22,27 @@ from benchmarks.simulation_fusco import (
     TOKENS,
     counts,
 )
-from benchmarks.simulation_routings import WIDTHS, Widths
 from fuscoc.simulate.clusters import Cluster, load_cluster
 from fuscoc.simulate.contenders import Contender, contender
 from fuscoc.simulate.runs import simulate
 
 Float64Array = NDArray[np.float64]
 
-PREFERENCES = (0.65, 0.75, 0.85, 0.95)
-"""Widths that are tried."""
 
-
-def fit_naive() -> tuple[float, float, float]:
-    """Which of ``PREFERENCES`` explains NCCL's cells best, all twelve, and seconds of ``layout``
-    then; the root mean square of errors."""
+def fit_naive() -> float:
+    """Seconds of ``layout`` that explain NCCL's cells best, all twelve."""
     base = load_cluster(CLUSTER)
     cluster = replace(base, costs=replace(base.costs, layout=0.0))
     made = contender("", NAIVE, open_shape(SHAPE)[1])
     published = np.concatenate([_published(kind, "NCCL") for kind in README])
-    found = []
-    for width in PREFERENCES:
-        lines = [_line(made, kind, cluster, Widths(preference=width)) for kind in README]
-        rest = np.concatenate(lines)
-        (layout,) = _least_squares(np.ones((len(rest), 1)), published, rest)
-        error = float((((rest + layout) / published - 1) ** 2).mean() ** 0.5)
-        found.append((error, width, float(layout)))
-    error, width, layout = min(found)
-    return width, layout, error
+    rest = np.concatenate([_line(made, kind, cluster) for kind in README])
+    (layout,) = _least_squares(np.ones((len(rest), 1)), published, rest)
+    return float(layout)
 
 
-def _line(made: Contender, kind: str, cluster: Cluster, widths: Widths) -> Float64Array:
+def _line(made: Contender, kind: str, cluster: Cluster) -> Float64Array:
     """Seconds of ``TOKENS``, which are linear in them."""
-    few, many = (_mean_seconds(made, kind, tokens, cluster, widths) for tokens in TOKENS[:2])
+    few, many = (_mean_seconds(made, kind, tokens, cluster) for tokens in TOKENS[:2])
     return few + (many - few) * (np.array(TOKENS) / TOKENS[0] - 1)
 
 
@@ -66,7 +55,7 @@ def fit_hops() -> tuple[float, float]:
 
     def seconds(tokens: int, part: float) -> float:
         costs = replace(base.costs, plan=0.0, hop_nic=part)
-        return _mean_seconds(made, kind, tokens, replace(base, costs=costs), WIDTHS)
+        return _mean_seconds(made, kind, tokens, replace(base, costs=costs))
 
     rows = []
     for tokens in TOKENS:
@@ -78,14 +67,12 @@ def fit_hops() -> tuple[float, float]:
     return 1 / float(inverse), float(plan)
 
 
-def _mean_seconds(
-    made: Contender, kind: str, tokens: int, cluster: Cluster, widths: Widths
-) -> float:
+def _mean_seconds(made: Contender, kind: str, tokens: int, cluster: Cluster) -> float:
     """Of all draws."""
     runs = [
         simulate(
             made,
-            counts(kind, tokens, made, draw, widths),
+            counts(kind, tokens, made, draw),
             cluster,
             grain=GRAIN * tokens,
             detailed=False,
@@ -109,5 +96,5 @@ def _least_squares(
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print("preference = {:.2f}, layout = {:.6f} s, errors {:.3f}".format(*fit_naive()))
+    print(f"layout = {fit_naive():.6f} s")
     print("hop_nic = {:.3f}, plan = {:.6f} s".format(*fit_hops()))

@@ -25,12 +25,11 @@ imbalanced; the others keep everything."""
 
 @dataclass(frozen=True)
 class Widths:
-    """Of the log-normal weights of experts. ``preference``: those of a local index, fitted
-    (``simulation_fusco_fit``); ``popularity``: those of all ranks where the load is imbalanced,
-    chosen (docs/simulation.md)."""
+    """Of the log-normal weights of experts. ``preference``: those of a local index; ``popularity``:
+    those of all ranks where the load is imbalanced. Both are chosen (docs/simulation.md)."""
 
     preference: float = 0.85
-    popularity: float = 2.2
+    popularity: float = 2.0
 
 
 WIDTHS = Widths()
