@@ -52,7 +52,8 @@ TABLE_3: Mapping[str, Mapping[str, float]] = {
 DRAWS = 4
 """Of every traffic. Predictions of FUSCO's tables are means of them."""
 GRAIN = 6e-9
-"""Seconds a token (``events.run``): a fifth of the time to compute, for times 0.4 % longer."""
+"""Seconds a token (``events.run``): a fifth of the time to compute, for times of collectives 0.4 %
+longer. Not for pipelines, whose rounds would be late one by one."""
 
 NAIVE, FUSCO = CONTENDERS["naive"], CONTENDERS["fusco"]
 PARTS: Mapping[str, str] = {

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from benchmarks.simulation_cases import open_shape
-from benchmarks.simulation_fusco import FUSCO, NAIVE, NOMINAL, README, SHAPE, counts, run
+from benchmarks.simulation_fusco import FUSCO, NAIVE, NOMINAL, SHAPE, counts
+from benchmarks.simulation_routings import EVEN
 from benchmarks.traffic import even, uniform, zipf
 from fuscoc.simulate.clusters import Cluster, load_cluster
 from fuscoc.simulate.contenders import AUTO, CONTENDERS, contender
@@ -110,23 +111,26 @@ SENSITIVITY: Mapping[str, Mapping[str, float]] = {
     "planning twice as long": {"plan": 2.0, "describe": 2.0},
     "planning for nothing": {"plan": 0.0, "describe": 0.0},
     "permutes as FUSCO's": {"permute": 0.19 / 0.85, "reduce": 0.19 / 0.85},
-    "collectives at 75 % of a NIC": {"collective_nic": 0.75, "hop_nic": 0.75},
+    "collectives at 62 % of a NIC": {"collective_nic": 0.62, "hop_nic": 0.62},
 }
 """Assumptions, and by how much fields of the cluster or of its costs change."""
 
 
 def on_h100() -> Iterator[tuple[str, str, Run]]:
-    """Traffic, contender and run on 64 H100, 16384 tokens."""
-    for kind in README:
+    """Traffic, contender and run on 64 H100, 16384 tokens; experts are all alike."""
+    cluster, module = load_cluster(NOMINAL), open_shape(SHAPE)[1]
+    for kind in ("real-world", "single-node"):
         for name in ("fuscoc", "naive", "deduplicated", "fusco", "fast"):
-            yield kind, name, run(kind, 16384, CONTENDERS[name], NOMINAL)
+            made = contender("", CONTENDERS[name], module)
+            found = counts(kind, 16384, made, widths=EVEN)
+            yield kind, name, simulate(made, found, cluster, detailed=False)
 
 
 def sensitivity(kind: str = "real-world") -> Iterator[tuple[str, float, float, float]]:
     """Assumption, seconds of fuscoc, of naive all-to-all and of FUSCO, 16384 tokens."""
     base, module = load_cluster(NOMINAL), open_shape(SHAPE)[1]
     made = [contender("", each, module) for each in (AUTO, NAIVE, FUSCO)]
-    counted = [counts(kind, 16384, each) for each in made]
+    counted = [counts(kind, 16384, each, widths=EVEN) for each in made]
     for name, changes in {"as assumed": {}, **SENSITIVITY}.items():
         costs = {
             k: getattr(base.costs, k) * v for k, v in changes.items() if hasattr(base.costs, k)

@@ -32,7 +32,7 @@ class Widths:
     popularity: float = 2.0
 
 
-WIDTHS = Widths()
+WIDTHS, EVEN = Widths(), Widths(0.0, 0.0)
 
 
 def routing(
