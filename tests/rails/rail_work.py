@@ -189,13 +189,14 @@ def _noted(taken: list[bool], call: Any, *arguments: Any) -> Any:
     return found
 
 
-def rounds(group: Any, artifact: str, topology: str, batches: Any) -> tuple[int, int]:
+def rounds(group: Any, artifact: str, topology: str, batches: Any) -> tuple[int, int, int]:
     """Calls whose slabs travel in several rounds, between ranks that say they are of several hosts;
-    how many, and of how many places."""
-    host = mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}")
-    with host, mock.patch.object(slabs, "ROUND_BYTES", 1):
-        rank_work.epochs(group, artifact, batches, 5, topology=topology)
-        shuffle = open_shuffle(group, artifact, topology)
-    node = shuffle.engine.node
+    how many, and of how many places. Then how many of one host."""
+    with mock.patch.object(slabs, "ROUND_BYTES", 1):
+        with mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}"):
+            rank_work.epochs(group, artifact, batches, 5, topology=topology)
+            node = open_shuffle(group, artifact, topology).engine.node
+        inside = open_shuffle(group, artifact, topology).engine.node
     assert isinstance(node, RailNode)
-    return node.num_rounds, node._stride
+    assert isinstance(inside, RailNode)
+    return node.num_rounds, node._stride, inside.num_rounds

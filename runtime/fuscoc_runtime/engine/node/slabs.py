@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -20,10 +21,10 @@ COUNT_BYTES = 4
 MAX_GROUP = 2
 """Segments under one flag at most: those of two nodes share none."""
 ROUND_BYTES = 14_000_000
-"""Of rows, about, that travel at once: what is packed before them, and what is done with those that
-have come, then takes little time beside the wire, and so does the begin of an exchange. Inside a
-host all travels at once: NVLink is as fast as what would be hidden, and NCCL gives a message of up
-to 16 MB a channel half of the channels."""
+"""Of rows, about, that travel in the first round and in the last: nothing hides what is done before
+that one and behind this one, and it takes little time beside the wire; so does the begin of a
+round. Inside a host all travels at once: NVLink is as fast as what would be hidden, and NCCL gives
+a message of up to 16 MB a channel half of the channels."""
 STEP = 8
 """Rounds are of multiples of so many places, whose flags are aligned."""
 
@@ -73,10 +74,13 @@ def lay_out_slab(
 
 
 def divide(places: int, row_bytes: int, num_nodes: int) -> list[range]:
-    """The rounds in which so many places of a slab travel, whose rows have so many bytes."""
+    """The rounds in which so many places of a slab travel, whose rows have so many bytes: at most
+    three, of which that between the others is the largest."""
     rounds = max(1, places * row_bytes * (num_nodes - 1) // ROUND_BYTES)
     step = -(-places // (rounds * STEP)) * STEP
-    return [range(first, min(first + step, places)) for first in range(0, places, step)]
+    last = max(step, (places - 1) // step * step)
+    bounds = sorted({0, min(step, places), min(last, places), places})
+    return [range(*each) for each in pairwise(bounds)]
 
 
 class Slabs:
