@@ -59,7 +59,7 @@ def print_pieces(
         alike = None if sizes.entry_group is None else alike_entries(node, shuffle)
         layout = PieceLayout(
             per_entry=max(len(pieces), 1),
-            box_bytes=ENTRY_BYTES if alike else -(-(212 + 36 * (num_steps + 1)) // 8) * 8,
+            box_bytes=ENTRY_BYTES if alike else -(-(216 + 36 * (num_steps + 1)) // 8) * 8,
             mark_bytes=SLOT_BYTES if alike else 32 + 16 * (num_loops + 1),
             line_parts=1 if sizes.words[0].word_bytes == 16 else 1 + -(-32 // run),
             outer=1 if op is None else len(op.read("outer")),

@@ -30,10 +30,10 @@ SCATTERING_WARPS = 4  # of a CTA, at least: while some rows are loaded, others a
 BULK_WORD, BULK_LINE = 16, 128  # bytes: of what bulk copies move, and the lines they are cut into
 PIECE_WARPS = 28, 24  # of a CTA, there and back: 72 and 80 registers a thread
 LINES_IN_FLIGHT, LINE_BYTES = 8, 16  # of a lane: kLinesInFlight and kLine of boxes.cuh
-TURNING_WARPS, TILE_BYTES = 20, 43_648  # of a CTA that turns tiles; of a buffer
+TURNING_WARPS, TILE_BYTES = 20, 25_344  # of a CTA that turns tiles; of a buffer
 # Its other warps: four bring tiles, three store them, and one marks slots.
 TURN_HELPERS = {"dispatch_warps": 8, "combine_warps": 7}
-TILE_BUFFERS = 3  # of a CTA: kSlots of ring.cuh
+TILE_BUFFERS = 6  # of a CTA: two of each slot of ring.cuh
 PIECE_STATIC_SHARED = 40 * 1024  # at most what headers of pieces declare,
 TURN_STATIC_SHARED = 14 * 1024  # and where tiles are turned
 PIECE_ARCH = "sm_80"  # and later ones: their tiles fit into what the least of them have

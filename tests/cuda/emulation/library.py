@@ -81,7 +81,6 @@ INSTEAD = {
     },
     "sorted_back.cuh": {"bar.sync": "emulation::wait_for(number, threads)"},
     "combine.cuh": {"bar.sync": "emulation::wait_for(team + 1, team_threads)"},
-    "ring.cuh": {"bar.sync": "emulation::wait_for(1, num_workers * kWarp)"},
     "give_back.cuh": {"bar.sync": "emulation::wait_for(1, num_warps * kWarp)"},
     "vector.cuh": {
         "cvt.rn.bf16x2": BF16,

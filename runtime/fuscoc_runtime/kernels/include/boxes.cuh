@@ -44,6 +44,7 @@ struct Tiling {
   u32 straight;              // and it is read as it is written: nothing is turned
   u32 row_bytes, column_bytes;
   u32 segments, bytes;       // contiguous ranges that a tile is read in, and bytes of one,
+  u32 alike;                 // which lie in shared memory as they do in the source modulo so many bytes
   u32 of_row, of_column;     // fewer where it has a row or a column less;
   u32 pitch, row_pitch;      // from segment to segment, and from row to row in shared memory
   u32 merged;                // steps within a segment, a bit each

@@ -34,26 +34,24 @@ __device__ __forceinline__ void arrive_with(Gate* gate, u32 bytes) {
   arrive(gate);
 #endif
 }
-// Whether the passing of this parity has been: the first one has 0. Waits for it a little.
-__device__ __forceinline__ bool has_passed(Gate* gate, u32 parity) {
-  u32 done = 0;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
-      : "=r"(done)
-      : "r"(shared_address(gate)), "r"(parity)
-      : "memory");
-#else
-  asm volatile(
-      "{\n\t.reg .pred p;\n\tmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
-      : "=r"(done)
-      : "r"(shared_address(gate)), "r"(parity)
-      : "memory");
-#endif
-  return done;
-}
+// Until the passing of this parity: the first one has 0.
 __device__ __forceinline__ void wait_at(Gate* gate, u32 parity) {
-  while (!has_passed(gate, parity)) {}
+  u32 done = 0;
+  while (!done) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+        : "=r"(done)
+        : "r"(shared_address(gate)), "r"(parity)
+        : "memory");
+#else
+    asm volatile(
+        "{\n\t.reg .pred p;\n\tmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+        : "=r"(done)
+        : "r"(shared_address(gate)), "r"(parity)
+        : "memory");
+#endif
+  }
 }
 
 }  // namespace fuscoc

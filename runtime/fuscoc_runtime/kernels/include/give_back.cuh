@@ -2,7 +2,7 @@
 //
 // Where rows lie, warps copy the boxes that their sources have told this rank, item by item into the
 // staging memory of the source, and flag every item there. At the source warps copy flagged items to the
-// result, line by line, and this rank's own rows straight. Most of the warps begin with what goes to peers,
+// result, line by line, and this rank's own rows straight. Half of the warps begin with what goes to peers,
 // the others with what is for this rank; sending never waits, so every flag comes.
 //
 // Of a result that rows do not fill, the rest is 0: all of it is cleared before anything is for this rank, or, where
@@ -19,11 +19,8 @@ struct GiveBackWords : BackWords {
   u32 num_boxes[kMaxRanks];  // that each rank has told this one
   u64* pending[kWarp];       // flags of warps that have sent all that they will
   Items sent, own, arriving;
-  bool shares;               // all warps have all boxes: the sent ones,
-  u32 at_own, at_arriving;   // these, and the others from there on
-  static constexpr u32 kTakers = kTurns<Shape> ? kBringers : kWarp;
-  BoxOf<Shape> box[kTakers];  // of a warp that takes items
-  Places places[kTakers];
+  BoxOf<Shape> box[kTurns<Shape> ? kBringers : kWarp];  // of a warp that takes items
+  Places places[kTurns<Shape> ? kBringers : kWarp];
   RingOf<Shape, BoxOf<Shape>> ring;
 };
 
@@ -67,30 +64,11 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     return u32(ceil_div(call.result_bytes, kPart * kPartsAtOnce));
   }
 
-  // This warp's copy of a box, which it may have already, or the one that all warps share.
-  __device__ __forceinline__ Own& held(const Own& box, const Own*& last, u32 number) const {
-    if (shared.shares) return words().box[number];
+  // This warp's copy of a box, which it may have already.
+  __device__ __forceinline__ Own& held(const Own& box, const Own*& last) const {
     Own& mine = words().box[taker()];
     if (&box != last) keep_box(mine, box, lane), last = &box;
     return mine;
-  }
-
-  // Keeps all boxes if they are few, by warps that count none. Lists begin at these numbers.
-  __device__ __forceinline__ void share(u32 at_own, u32 at_arriving, u32 end) const {
-    GiveBackWords<Shape>& all = words();
-    if (threadIdx.x == 0) {
-      all.shares = end <= all.kTakers;
-      all.at_own = at_own;
-      all.at_arriving = at_arriving;
-    }
-    if (end > all.kTakers) return;
-    const u32 num_warps = blockDim.x / kWarp;
-    for (u32 i = (warp + num_warps - 3) % num_warps; i < end; i += num_warps) {
-      const Own* const box = i < at_own        ? &told(source_of(i), i / (call.num_ranks - 1))
-                             : i < at_arriving ? &told(call.rank, i - at_own)
-                                               : &boxes_back<Shape>(call)[i - at_arriving];
-      keep_box(all.box[i], *box, lane);
-    }
   }
 
   __device__ __forceinline__ u32* cleared() const { return &call.state->cleared[shared.parity]; }
@@ -125,14 +103,12 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     }
     pending = nullptr;
   }
-  // Two thirds of the warps send first: what crosses NVLink is under way for longer.
-  __device__ static __forceinline__ bool gives(int warp) { return warp % 3 != 2; }
-  __device__ static __forceinline__ u32 num_givers() { return blockDim.x / kWarp - blockDim.x / kWarp / 3; }
+  __device__ static __forceinline__ u32 num_givers() { return (blockDim.x / kWarp + 1) / 2; }  // warps that send first
   // The same of all of these, in calls so small that each has sent hardly more than one item: one fence for all.
   __device__ __forceinline__ void signal_all(u64* pending) const {
     const int num_warps = int(num_givers());
     u64** const flags = words().pending;
-    if (lane == 0) flags[warp - warp / 3] = pending;
+    if (lane == 0) flags[warp / 2] = pending;
     __syncwarp();
     asm volatile("bar.sync 1, %0;" ::"r"(num_warps * kWarp) : "memory");
     if (warp != 0 || lane >= num_warps || !flags[lane]) return;
@@ -151,15 +127,15 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   };
   __device__ __forceinline__ Next send(u32 index, u32 item, const Own*& last) const {
     const int to = source_of(index);
-    const Own& box = held(told(to, index / (call.num_ranks - 1)), last, index);
+    const Own& box = held(told(to, index / (call.num_ranks - 1)), last);
     return {&box, call.rows + box.from, call.window[to] + call.staging_at + box.to, item, false, flag(to, box.flag + item)};
   }
   __device__ __forceinline__ Next keep(u32 number, u32 item, const Own*& last) const {
-    const Own& box = held(told(call.rank, number), last, shared.at_own + number);
+    const Own& box = held(told(call.rank, number), last);
     return {&box, call.rows + box.from, call.result + box.to, item, false, nullptr};
   }
   __device__ __forceinline__ Next receive(u32 number, u32 item, const Own*& last) const {
-    const Own& box = held(boxes_back<Shape>(call)[number], last, shared.at_arriving + number);
+    const Own& box = held(boxes_back<Shape>(call)[number], last);
     const int cell = int(item / box.num_items), rank = box.rank + cell * box.rank_step;
     if (rank == call.rank) return {};  // which `keep` copies
     const u32 inside = item % box.num_items;
@@ -197,7 +173,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   __device__ void run(Leave leave) const {
     GiveBackWords<Shape>& all = words();
     const bool takes = !kTurns<Shape> || (taker() >= 0 && taker() < kBringers);
-    const bool gives = kTurns<Shape> ? taker() % 2 == 0 : this->gives(warp);
+    const bool gives = (kTurns<Shape> ? blockIdx.x : u32(warp)) % 2 == 0;
     const auto counter = [&](bool here) {
       return (here ? call.state->next_finalise : call.state->next_reduce) + shared.parity;
     };
@@ -209,12 +185,10 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     u32 most = 0;
     for (int from = 0; from < call.num_ranks; ++from)
       if (from != call.rank) most = max(most, all.num_boxes[from]);
-    const u32 own = all.num_boxes[call.rank], arriving = call.num_ranks > 1 ? own : 0, sent = most * u32(call.num_ranks - 1);
-    all.sent.count_all(sent, of_sent, 0);
+    const u32 own = all.num_boxes[call.rank];
+    all.sent.count_all(most * u32(call.num_ranks - 1), of_sent, 0);
     all.own.count_all(own, of_own, 1);
-    all.arriving.count_all(arriving, of_arriving, 2);
-    share(sent, sent + own, sent + own + arriving);
-    bool waits = num_cleared > 0 && (!kCovers<Shape> || __ldcg(&covered(call).edges) > 0);
+    all.arriving.count_all(call.num_ranks > 1 ? own : 0, of_arriving, 2);
     __syncthreads();
     leave();
     if constexpr (kTurns<Shape>) {
@@ -224,6 +198,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
       if (!takes) return;
     }
     const Own* last = nullptr;
+    bool waits = num_cleared > 0 && (!kCovers<Shape> || __ldcg(&covered(call).edges) > 0);
     const auto next_here = [&](u32 item) -> Next {
       if (item < num_cleared) {
         clear(call, item, cleared(), lane);

@@ -5,6 +5,7 @@
 // ones copies it.
 #pragma once
 #include "piece.cuh"
+#include "turn.cuh"
 
 namespace fuscoc {
 
@@ -54,10 +55,11 @@ struct Kept {
   Own home, told, mine;
   i64 packed;  // bytes of a cell that comes back
 };
-// Pieces of which something is kept: where inputs say what moves, unless that is more than there is memory for.
+// Pieces of which something is kept: where inputs say what moves in whole words, unless that is more than there is
+// memory for.
 constexpr int kKeptBytes = 4096;  // of a piece, beside boxes
 template <class Shape, class Relation, class Own>
-constexpr bool kKeeps = Shape::looks_up && Relation::num_pieces * sizeof(Kept<Shape, Own>) <= (24 << 10) &&
+constexpr bool kKeeps = Shape::looks_up && !kTurns<Shape> && Relation::num_pieces * sizeof(Kept<Shape, Own>) <= (24 << 10) &&
                         sizeof(Kept<Shape, Own>) <= (Shape::num_fields + 3) * sizeof(Own) + kKeptBytes;
 
 }  // namespace fuscoc

@@ -51,10 +51,10 @@ __device__ __forceinline__ Marks<Shape::num_loops>* marks_of_cells(const Call& c
   return reinterpret_cast<Marks<Shape::num_loops>*>(call.cell_marks);
 }
 
-// Where inputs say what moves, dispatch marks the parts of its source that a range of a box covers, so that the way
+// Where inputs say what moves, in whole words, dispatch marks the parts of its source that a range of a box covers, so that the way
 // back clears only the others. `edges` counts boxes that have bytes of some of these, too: these come behind.
 template <class Shape>
-constexpr bool kCovers = Shape::looks_up && Shape::comes_back;
+constexpr bool kCovers = Shape::looks_up && Shape::comes_back && !kTurns<Shape>;
 constexpr i64 kPart = i64(kItemLines) * kLine;  // bytes that are cleared at once
 struct Covered {
   u32 edges;

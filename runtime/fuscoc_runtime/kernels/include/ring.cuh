@@ -1,6 +1,6 @@
 // How a CTA turns tiles: some warps take items and bring what they are read from, most turn it, and some store it, all
-// at once, for items that follow each other, in buffers of shared memory. Items of boxes that are no tiles are copied
-// by the warps in lines.
+// at once, for items that follow each other. There are buffers of shared memory for what came, and others for what
+// is stored, each in turn. Items of boxes that are no tiles are copied by the warps in lines.
 //
 // Whoever brings an item has waited for peers before it has a place in the ring, so what is in there is stored,
 // whatever the next items wait for.
@@ -9,7 +9,8 @@
 
 namespace fuscoc {
 
-constexpr u32 kSlots = 3;           // buffers: an item comes, one is turned, and one is stored
+constexpr u32 kSlots = 3;         // buffers of either kind
+constexpr u32 kSlips = 2 * kSlots;  // items that are known: one may come while an earlier one is stored
 constexpr int kBringers = 4;        // warps that bring: each takes a microsecond or two for an item,
 constexpr int kTurnHelpers = kBringers + kSlots;  // and those that store, one for a buffer
 
@@ -31,8 +32,8 @@ struct Slip {
 };
 template <class Own>
 struct Ring {
-  Slip<Own> slip[kSlots];
-  Gate full[kSlots], done[kSlots], free[kSlots];  // it has come; is turned, or copied; has left shared memory
+  Slip<Own> slip[kSlips];
+  Gate full[kSlips], done[kSlips], free[kSlips];  // it has come; is turned, or copied; has left shared memory
   u32 turn;      // items that have a place,
   u32 finished;  // and warps that bring no more
 };
@@ -58,10 +59,12 @@ struct Turning {
   __device__ __forceinline__ Turning(Ring<Own>& ring, unsigned char* memory)
       : ring(ring), memory(reinterpret_cast<char*>(memory)), lane(int(threadIdx.x) % kWarp), keep(evict_normal_policy()) {}
 
-  __device__ __forceinline__ char* buffer(u32 turn) const { return memory + turn % kSlots * Shape::tile_bytes; }
+  // What came, and what it is turned into.
+  __device__ __forceinline__ char* staged(u32 turn) const { return memory + turn % kSlots * Shape::tile_bytes; }
+  __device__ __forceinline__ char* turned(u32 turn) const { return staged(turn) + kSlots * Shape::tile_bytes; }
   // By one thread, before all others go on.
   __device__ void open(u32 num_workers) const {
-    for (u32 i = 0; i < kSlots; ++i) {
+    for (u32 i = 0; i < kSlips; ++i) {
       open_gate(&ring.full[i], 1);
       open_gate(&ring.done[i], num_workers);
       open_gate(&ring.free[i], 1);
@@ -70,22 +73,23 @@ struct Turning {
     gates_open();
   }
   // Waits until item `turn` has passed a gate.
-  __device__ __forceinline__ void pass(Gate (&gates)[kSlots], u32 turn) const {
-    if (lane == 0) wait_at(&gates[turn % kSlots], turn / kSlots & 1);
+  __device__ __forceinline__ void pass(Gate (&gates)[kSlips], u32 turn) const {
+    if (lane == 0) wait_at(&gates[turn % kSlips], turn / kSlips & 1);
     __syncwarp();
   }
 
-  // Whether it has.
-  __device__ __forceinline__ bool is_past(Gate (&gates)[kSlots], u32 turn) const {
-    return __shfl_sync(kAllLanes, lane == 0 && has_passed(&gates[turn % kSlots], turn / kSlots & 1), 0);
-  }
-
-  // By a warp that brings: the place of its next item, number `turn`. No gate passes again before who waits for it
-  // here has brought that.
+  // By a warp that brings: the place of its next item, number `turn`. Four such warps never see a gate two passings
+  // behind: of items that wait for their place, no more than three are behind the first of them.
   __device__ __forceinline__ Slip<Own>& next(u32& turn) const {
+    static_assert(kBringers <= kSlots + 1);
     turn = __shfl_sync(kAllLanes, lane == 0 ? atomicAdd(&ring.turn, 1u) : 0, 0);
-    if (turn >= kSlots) pass(ring.free, turn - kSlots);
-    return ring.slip[turn % kSlots];
+    if (turn >= kSlips) pass(ring.free, turn - kSlips);
+    if (turn >= kSlots) {
+      const u32 before = turn - kSlots;
+      pass(ring.done, before);
+      if (ring.slip[before % kSlips].kind == kStraight) pass(ring.free, before);
+    }
+    return ring.slip[turn % kSlips];
   }
   // A box that this warp has in shared memory.
   __device__ __forceinline__ void give(const Own& box, const char* from, char* to, u32 item, int field, bool fresh, u64* flag) const {
@@ -94,10 +98,10 @@ struct Turning {
     if (tiled) tile = tile_of(box, from, to, item);
     u32 turn;
     Slip<Own>& slip = next(turn);
-    Gate* const gate = &ring.full[turn % kSlots];
+    Gate* const gate = &ring.full[turn % kSlips];
     u32 bytes = 0;
     if (tiled) {
-      char* const to = buffer(turn);
+      char* const to = staged(turn);
       if (fresh) fence_bulk_proxy();  // a peer's flag has been seen
       bytes = straight ? bring_ranges(box, tile, to, gate, lane, keep) : bring_segments(box, tile, to, gate, lane, keep);
     }
@@ -125,7 +129,7 @@ struct Turning {
       Slip<Own>& slip = next(turn);
       if (lane == 0) {
         slip.kind = kEnded;
-        arrive(&ring.full[turn % kSlots]);
+        arrive(&ring.full[turn % kSlips]);
       }
     }
   }
@@ -139,21 +143,21 @@ struct Turning {
       }
     constexpr int unit = Shape::unit_bytes(kField);
     if (slip.kind == kTurned)
-      Turn<unit, Own::num_all_steps>{slip.box, slip.tile, buffer(turn)}.run(
-          warp * kWarp + lane, num_workers * kWarp, [&] { asm volatile("bar.sync 1, %0;" ::"r"(num_workers * kWarp) : "memory"); });
-    else if (slip.fresh) lines<unit, kFresh>(slip, buffer(turn), warp, num_workers);
-    else lines<unit, kSettled>(slip, buffer(turn), warp, num_workers);
+      Turn<unit, Own::num_all_steps>{slip.box, slip.tile, staged(turn), turned(turn)}.run(warp * kWarp + lane, num_workers * kWarp);
+    else if (slip.fresh) lines<unit, kFresh>(slip, staged(turn), warp, num_workers);
+    else lines<unit, kSettled>(slip, staged(turn), warp, num_workers);
     leave_to_bulk_copies();
   }
   // By all other warps.
   __device__ void work(u32 warp, u32 num_workers) const {
     for (u32 turn = 0, ended = 0; ended < kSlots; ++turn) {
       pass(ring.full, turn);
-      const Slip<Own>& slip = ring.slip[turn % kSlots];
+      const Slip<Own>& slip = ring.slip[turn % kSlips];
       const u32 kind = slip.kind;
+      if (kind == kTurned && turn >= kSlots) pass(ring.free, turn - kSlots);
       if (kind == kTurned || kind == kLines) work_on(slip, turn, warp, num_workers);
       __syncwarp();
-      if (lane == 0) arrive(&ring.done[turn % kSlots]);
+      if (lane == 0) arrive(&ring.done[turn % kSlips]);
       ended += kind == kEnded;
     }
   }
@@ -177,50 +181,36 @@ struct Turning {
       }
     store_ranges<Shape::unit_bytes(kField)>(slip.box, slip.tile, from, lane, keep);
   }
-  // By the warp that stores what is in buffer `which`. An item's flag is set when it has arrived, which takes as long
-  // as to store the next one: it waits for that, if there is one yet.
+  // By the warp that stores what is in buffer `which`. An item's flag is set when it has arrived.
   __device__ void store(u32 which, u64 tag) const {
-    u64* pending = nullptr;
     for (u32 turn = which;; turn += kSlots) {
-      if (pending && !is_past(ring.done, turn)) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-        bulk_arrived();
-#endif
-        signal(pending, tag);
-      }
       pass(ring.done, turn);
-      const Slip<Own>& slip = ring.slip[turn % kSlots];
+      const Slip<Own>& slip = ring.slip[turn % kSlips];
       const u32 kind = slip.kind;
       u64* const flag = slip.flag;
       if (kind == kEnded) break;
-      if (kind != kLines) store_from(slip, buffer(turn));
+      if (kind != kLines) store_from(slip, kind == kTurned ? turned(turn) : staged(turn));
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
       bulk_commit();
       bulk_read();
 #endif
-      leave_to_bulk_copies();
       __syncwarp();
-      if (lane == 0) arrive(&ring.free[turn % kSlots]);
-      if (pending) {
+      if (lane == 0) arrive(&ring.free[turn % kSlips]);
+      if (!flag) continue;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-        bulk_arrived_but_latest();
+      bulk_arrived();
 #endif
-        signal(pending, tag);
-      }
-      pending = flag;
+      signal(flag, tag);
     }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     bulk_arrived();
 #endif
-    if (pending) signal(pending, tag);
   }
-  __device__ __forceinline__ void signal(u64*& flag, u64 tag) const {
+  __device__ __forceinline__ void signal(u64* flag, u64 tag) const {
     __syncwarp();
-    if (lane == 0) {
-      fence_system();
-      store_relaxed(flag, tag);
-    }
-    flag = nullptr;
+    if (lane != 0) return;
+    fence_system();
+    store_relaxed(flag, tag);
   }
 };
 

@@ -1,9 +1,8 @@
 // Tiles: boxes of short runs that are turned in shared memory, so that both ends see long ranges.
 //
 // The innermost steps of a box, a tile, are contiguous where they go, or a range a row; and read in another
-// order, segments of many runs. Segments are brought by bulk copies, a CTA's threads put the units of each
-// word of the target together, in registers, until all have and the words can be put back into the same memory,
-// and rows leave as they lie, from the same places modulo 128, in whole lines.
+// order, segments of many runs. Segments are brought by bulk copies, a CTA's warps put the units of each
+// word of the target together, and rows leave as they lie, from the same places modulo 128, in whole lines.
 // A patch of a picture is such a row, or a line of the picture on the way back, or one of a transpose.
 #pragma once
 #include "boxes.cuh"
@@ -13,46 +12,24 @@ namespace fuscoc {
 
 constexpr u32 kLongRun = 128;       // runs of so many bytes are read well one by one,
 constexpr u32 kShortSegment = 64;   // and segments of so few not better than they are
-constexpr u32 kMostOfTile = 256;    // bytes of a segment or a row that a tile gains from
-constexpr u32 kTurners = 640;       // threads that turn a tile, at least; each has two strands of words,
-constexpr u32 kStrand = 16;         // so many at most, one of every row
+constexpr u32 kMostOfTile = 512;    // bytes of a segment or a row that a tile gains from
 
-// Whether a shuffle has fields of short runs: its CTAs turn tiles, in buffers of so many bytes.
+// Whether a shuffle has fields of short runs: its CTAs turn tiles, each of two buffers with so many bytes.
 template <class Shape>
 constexpr bool kTurns = Shape::tile_bytes > 0;
 constexpr u32 kTurnedLines = 4096, kFewTurnedLines = 1024;  // that such a CTA takes at once where it turns nothing, but
                                                           // fewer in small calls
 
-// Segments lie in shared memory in lines as in the source, and an odd number of lines apart, for the banks' sake.
-__device__ __forceinline__ u32 segment_pitch(u32 bytes) { return (bytes + 2 * (kLine - 1)) / kLine * kLine | kLine; }
-// A tile's rows lie as where they go modulo 128: bulk copies are cut up that do not.
+// Segments that are long lie in shared memory as in the source modulo 128: bulk copies are cut up that do not. Others
+// lie in lines as there, and an odd number of lines apart, for the banks' sake.
+__device__ __forceinline__ u32 alike(u32 bytes) { return bytes >= kMostOfTile ? kBulkLine : kLine; }
+__device__ __forceinline__ u32 segment_pitch(u32 bytes) {
+  return bytes >= kMostOfTile ? u32(round_up(bytes + kBulkLine - 1, kBulkLine)) : (bytes + 2 * (kLine - 1)) / kLine * kLine | kLine;
+}
+// The same of a tile's rows where they go.
 __device__ __forceinline__ u32 range_pitch(u32 bytes) { return u32(round_up(bytes + kBulkLine - 1, kBulkLine)); }
 
-// How the words of a tile are dealt out: those of one column in rows that lie alike to words are strands, of the next
-// column for the next thread.
-template <int kUnit>
-struct Strands {
-  using Unit = typename UnitOf<kUnit == kLine ? 8 : kUnit>::type;
-  using Word = typename UnitOf<kUnit == kLine || kUnit == 8 ? 8 : 4>::type;
-  u32 width, row_step, rows;  // bytes of a row, and modulo words from row to row
-  u32 period;                 // rows from one to the next that lies alike,
-  u32 words, columns;         // words that a row may have a part of, and those of all rows that do not lie alike
-  __device__ __forceinline__ Strands(u32 width, u32 row_step, u32 rows) : width(width), row_step(row_step), rows(rows) {
-    constexpr u32 word = sizeof(Word);
-    const u32 odd = row_step % word;
-    period = odd == 0 ? 1 : word / (odd & -odd);
-    words = (width + 2 * (word - 1)) / word;
-    columns = words * period;
-  }
-  // Words of each, if so many groups of strands have the rows.
-  __device__ __forceinline__ u32 share(u32 groups) const { return ((rows + period - 1) / period + groups - 1) / groups; }
-  __device__ __forceinline__ bool fit(u32 num_threads) const {
-    const u32 groups = 2 * num_threads / columns;
-    return groups > 0 && share(groups) <= kStrand;
-  }
-};
-
-// Cuts boxes into tiles of a buffer with `room` bytes.
+// Cuts boxes into tiles of two buffers with `room` bytes each.
 template <int kUnit, int kSteps>
 struct Cutter {
   Box<kSteps>& box;
@@ -95,7 +72,6 @@ struct Cutter {
     if (!(cut.merged >> first & 1) || cut.bytes < kShortSegment) return cut;  // a word's place changes alike from row to row
     const u32 range = whole(cut) ? cut.width * rows : cut.width, num = whole(cut) ? 1 : rows;
     if (u64(cut.segments) * segment_pitch(cut.bytes) > room || u64(num) * range_pitch(range) > room) return cut;
-    if (!Strands<kUnit>(cut.width, whole(cut) ? cut.width : u32(box.step[first].to), rows).fit(kTurners)) return cut;
     cut.gain = min(range, kMostOfTile) * min(cut.bytes, kMostOfTile);
     return cut;
   }
@@ -151,6 +127,7 @@ struct Cutter {
     tiling.column_bytes = best.column;
     tiling.segments = best.segments;
     tiling.bytes = best.bytes;
+    tiling.alike = alike(best.bytes);
     tiling.of_row = bands > 1 && best.rows > 1 ? u32(box.step[first].from) : 0;
     tiling.of_column = chunks > 1 && best.columns > 1 && best.merged >> (first + 1) & 1 ? u32(box.step[first + 1].from) : 0;
     tiling.pitch = segment_pitch(best.bytes);
@@ -242,7 +219,8 @@ __device__ __forceinline__ u32 bring_segments(const Box<kSteps>& box, const Tile
       number = rest;
     }
     if (!there) continue;
-    all += bring(staged + segment * tiling.pitch, from, bytes, gate, lane, keep);
+    const u32 odd = u32(reinterpret_cast<u64>(from)) % tiling.alike / kLine * kLine;  // of the line that it begins in
+    all += bring(staged + segment * tiling.pitch + odd, from, bytes, gate, lane, keep);
   }
   return all;
 }
@@ -288,23 +266,19 @@ __device__ __forceinline__ void store_ranges(const Box<kSteps>& box, const Tile&
   }
 }
 
-// Turns a tile in place.
+// Turns a tile: of every word where it goes, a thread puts the units together. It has the same word of many rows, and
+// computes once where these are.
 template <int kUnit, int kSteps>
 struct Turn {
-  using Sizes = Strands<kUnit>;
-  using Unit = typename Sizes::Unit;
-  using Word = typename Sizes::Word;
-  static constexpr int kUnits = int(sizeof(Word) / sizeof(Unit));
+  using Unit = typename UnitOf<kUnit == kLine ? 8 : kUnit>::type;
+  using Word = typename UnitOf<kUnit == kLine || kUnit == 8 ? 8 : 4>::type;
+  static constexpr u32 kWord = sizeof(Word);
+  static constexpr int kUnits = int(sizeof(Word) / sizeof(Unit)), kRows = 4;  // rows under way
   const Box<kSteps>& box;
   const Tile& tile;
-  char* const buffer;
+  const char* const staged;
+  char* const turned;
 
-  // Words of a column, in some of the rows that lie alike to words.
-  struct Strand {
-    int at;           // byte of a row that the word begins at, which is not whole at both ends
-    u32 row, num;     // the first row, and words
-    u32 from[kUnits]; // where the units of the first word are staged
-  };
   // Where a byte of the first row is staged.
   __device__ __forceinline__ u32 place(u32 byte) const {
     const Tiling<kSteps>& tiling = box.tiling;
@@ -318,90 +292,57 @@ struct Turn {
       if (!(tiling.merged >> i & 1)) low += index * u32(box.step[i].from);
       number = rest;
     }
-    return at + low % kLine;
+    return at + low % tiling.alike;
   }
-  __device__ static __forceinline__ bool is_inside(int at, int unit, u32 width) {
-    const int byte = at + unit * int(sizeof(Unit));
-    return byte >= 0 && byte < int(width);
+  __device__ __forceinline__ void run(u32 thread, u32 num_threads) const {
+    const Tiling<kSteps>& tiling = box.tiling;
+    const Ranges ranges(box, tile);
+    const u32 width = tile.columns * tiling.column_bytes, rows = tile.rows;
+    const u32 row_step = tiling.whole ? width : ranges.odd_step, odd = row_step % kWord;
+    const u32 period = odd == 0 ? 1 : kWord / (odd & -odd);  // rows that lie alike to words
+    for (u32 first = 0; first < min(period, rows); ++first) {
+      const u32 before = (ranges.low + first * row_step) % kWord, words = (before + width + kWord - 1) / kWord;
+      const u32 alike = (rows - first + period - 1) / period;
+      const u32 groups = min(max(num_threads / words, 1u), alike), share = (alike + groups - 1) / groups;
+      for (u32 i = thread; i < words * groups; i += num_threads) {
+        const u32 group = i / words;
+        const int at = int((i - group * words) * kWord) - int(before);
+        const u32 begin = first + group * share * period, end = min(first + (group + 1) * share * period, rows);
+        if (at >= 0 && at + kWord <= width) turn_words(ranges, u32(at), begin, end, period);
+        else turn_units(ranges, at, begin, end, period);
+      }
+    }
   }
-  // The strand of a number, as if there were a thread for each. Units that are not of the row are read where others are.
-  __device__ __noinline__ Strand strand(const Sizes& sizes, u32 number, u32 num_strands, u32 low) const {
-    Strand made{0, 0, 0, {}};
-    const u32 groups = num_strands / sizes.columns, group = number / sizes.columns, column = number - group * sizes.columns;
-    const u32 first = sizes.period == 1 ? 0 : column / sizes.words;
-    made.at = int((column - first * sizes.words) * sizeof(Word)) - int((low + first * sizes.row_step) % sizeof(Word));
-    if (group >= groups || first >= tile.rows || made.at >= int(sizes.width)) return made;
-    const u32 alike = (tile.rows - first + sizes.period - 1) / sizes.period, share = sizes.share(groups);
-    const u32 begin = min(group * share, alike);
-    made.row = first + begin * sizes.period;
-    made.num = min(share, alike - begin);
-    const u32 down = made.row * box.tiling.staged[box.tiling.first];
-#pragma unroll
-    for (int i = 0; i < kUnits; ++i)
-      made.from[i] = place(u32(min(max(made.at + i * int(sizeof(Unit)), 0), int(sizes.width - sizeof(Unit))))) + down;
-    return made;
-  }
-  __device__ __forceinline__ void read(const Strand& strand, u32 step, Word (&word)[kStrand]) const {
+  __device__ __forceinline__ void turn_words(const Ranges& ranges, u32 at, u32 begin, u32 end, u32 period) const {
+    const u32 down = box.tiling.staged[box.tiling.first], step = down * period;
     const char* from[kUnits];
 #pragma unroll
-    for (int i = 0; i < kUnits; ++i) from[i] = buffer + strand.from[i];
+    for (int i = 0; i < kUnits; ++i) from[i] = staged + place(at + i * u32(sizeof(Unit))) + begin * down;
+    char* const to = turned + at;
+    for (u32 row = begin; row < end; row += kRows * period) {
+      Word word[kRows];
 #pragma unroll
-    for (int k = 0; k < int(kStrand); ++k) {
-      if (k % 4 == 0 && k >= int(strand.num)) break;  // others of the four are read again
-#pragma unroll
-      for (int i = 0; i < kUnits; ++i) {
-        reinterpret_cast<Unit*>(&word[k])[i] = *reinterpret_cast<const Unit*>(from[i]);
-        if (k + 1 < int(strand.num)) from[i] += step;
-      }
-    }
-  }
-  template <bool kAligned>
-  __device__ __forceinline__ void write(const Strand& strand, const Sizes& sizes, const Ranges& ranges, const Word (&word)[kStrand]) const {
-    const bool is_whole = kAligned || strand.at >= 0 && strand.at + int(sizeof(Word)) <= int(sizes.width);
-    char* row = buffer + strand.row * ranges.pitch + strand.at;
-    u32 low = ranges.low + strand.row * ranges.odd_step;
-#pragma unroll
-    for (int k = 0; k < int(kStrand); ++k) {
-      if (k >= int(strand.num)) break;
-      char* const to = row + low % kBulkLine;
-      if (is_whole) {
-        *reinterpret_cast<Word*>(to) = word[k];
-      } else {
+      for (int j = 0; j < kRows; ++j) {
+        if (row + j * period >= end) continue;
 #pragma unroll
         for (int i = 0; i < kUnits; ++i)
-          if (is_inside(strand.at, i, sizes.width))
-            *reinterpret_cast<Unit*>(to + i * sizeof(Unit)) = reinterpret_cast<const Unit*>(&word[k])[i];
+          reinterpret_cast<Unit*>(&word[j])[i] = *reinterpret_cast<const Unit*>(from[i] + j * step);
       }
-      row += ranges.pitch * sizes.period;
-      low += ranges.odd_step * sizes.period;
+#pragma unroll
+      for (int j = 0; j < kRows; ++j)
+        if (row + j * period < end) *reinterpret_cast<Word*>(to + ranges.place(row + j * period)) = word[j];
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i) from[i] += kRows * step;
     }
   }
-  // sync() is passed by all threads that turn.
-  template <class Sync>
-  __device__ __forceinline__ void run(u32 thread, u32 num_threads, Sync sync) const {
-    const Ranges ranges(box, tile);
-    const u32 width = tile.columns * box.tiling.column_bytes;
-    const Sizes sizes(width, box.tiling.whole ? width : ranges.odd_step, tile.rows);
-    const bool aligned = (ranges.low | sizes.row_step | width) % sizeof(Word) == 0;
-    if (aligned) turn<true>(thread, num_threads, ranges, sizes, sync);
-    else turn_units(thread, num_threads, ranges, sizes, sync);
-  }
-  // Where words are not all whole.
-  template <class Sync>
-  __device__ __noinline__ void turn_units(u32 thread, u32 num_threads, const Ranges& ranges, const Sizes& sizes, Sync sync) const {
-    turn<false>(thread, num_threads, ranges, sizes, sync);
-  }
-  template <bool kAligned, class Sync>
-  __device__ __forceinline__ void turn(u32 thread, u32 num_threads, const Ranges& ranges, const Sizes& sizes, Sync sync) const {
-    const u32 step = box.tiling.staged[box.tiling.first] * sizes.period;
-    const Strand one = strand(sizes, thread, 2 * num_threads, ranges.low);
-    const Strand other = strand(sizes, thread + num_threads, 2 * num_threads, ranges.low);
-    Word of_one[kStrand], of_other[kStrand];
-    read(one, step, of_one);
-    read(other, step, of_other);
-    sync();
-    write<kAligned>(one, sizes, ranges, of_one);
-    write<kAligned>(other, sizes, ranges, of_other);
+  // Those of a word that is not whole.
+  __device__ __noinline__ void turn_units(const Ranges& ranges, int at, u32 begin, u32 end, u32 period) const {
+    const u32 width = tile.columns * box.tiling.column_bytes, down = box.tiling.staged[box.tiling.first];
+    for (int byte = max(at, 0); byte < min(at + int(kWord), int(width)); byte += sizeof(Unit)) {
+      const char* const from = staged + place(u32(byte));
+      for (u32 row = begin; row < end; row += period)
+        *reinterpret_cast<Unit*>(turned + ranges.place(row) + byte) = *reinterpret_cast<const Unit*>(from + row * down);
+    }
   }
 };
 

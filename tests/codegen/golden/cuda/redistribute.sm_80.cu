@@ -38,7 +38,7 @@ struct Shape {
     return 1;
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 320);
+static_assert(sizeof(BoxOf<Shape>) == 328);
 static_assert(sizeof(Marks<Shape::num_loops>) == 80);
 
 struct Relation {

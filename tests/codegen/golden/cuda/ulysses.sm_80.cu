@@ -38,7 +38,7 @@ struct Shape {
     return (8192);
   }
 };
-static_assert(sizeof(BoxOf<Shape>) == 392);
+static_assert(sizeof(BoxOf<Shape>) == 400);
 static_assert(sizeof(Marks<Shape::num_loops>) == 96);
 
 struct Relation {
