@@ -7,8 +7,10 @@ Every rank is a node of its own, by an NCCL_HOSTID of its own, so NCCL uses its 
 between them (preload ``nic.so`` of `network.py` for a NIC each); where there are fewer GPUs than
 ranks they share one. Contenders are fuscoc with ``max_sources``, fuscoc without it, and raw sends
 and receives of the bytes that must cross; they run in turn on the same inputs, and rows and sums
-are verified before and after they are timed. Where NCCL takes all ranks for those of one host,
-calls of fixed capacity can also be graphs that are replayed.
+are verified before and after they are timed. Calls are asynchronous: they run beside the caller's
+stream, which waits for them, as raw sends do. Those of fixed capacity can also be *in line*, on the
+caller's stream, as a step that needs their rows at once makes them, and, where NCCL takes all ranks
+for those of one host, graphs that are replayed.
 
 Microseconds, medians, of the slowest rank:
 
@@ -55,7 +57,8 @@ COLUMNS = (
 )  # fmt: skip
 WARM = "warm host dispatch", "warm host combine"
 SHOWN = (*COLUMNS, *WARM, "beyond", "MB")
-FIXED, CAPTURED, EXACT = "fixed capacity", "fixed capacity, captured", "exact sizes"
+FIXED, EXACT = "fixed capacity", "exact sizes"
+IN_LINE, CAPTURED = "fixed capacity, in line", "fixed capacity, captured"
 
 
 class Called(Contender):
@@ -95,6 +98,19 @@ class Called(Contender):
         return wrong
 
 
+class InLine(Called):
+    """The same on the caller's stream."""
+
+    def dispatch(self) -> None:
+        moe = self.batch.moe
+        given = {"topk_idx": moe.topk_idx, "topk_weights": moe.topk_weights}
+        self.rows, self.handle = self.shuffle.dispatch(moe.x, **given)
+
+    def combine(self) -> None:
+        rows = self.rows if self.worked is None else self.worked
+        self.result = self.shuffle.combine(rows, self.handle)
+
+
 class Captured(Called):
     """The same, each call as a graph that is replayed."""
 
@@ -125,6 +141,9 @@ class Captured(Called):
         wrong += self.batch.wrong_result(self.result)
         self.shuffle.check()
         return wrong
+
+
+KINDS_OF_CALLS = {IN_LINE: InLine, CAPTURED: Captured}
 
 
 def microseconds(contender: Contender, barrier: Barrier) -> list[float]:
@@ -193,7 +212,7 @@ def run_case(
     contenders: list[Contender] = [
         RawWire(batch, model, slice_bytes=len(batch.moe.x) * model.row_bytes),
         *(
-            (Captured if name == CAPTURED else Called)(name, batch, shuffle)
+            KINDS_OF_CALLS.get(name, Called)(name, batch, shuffle)
             for name, shuffle in zip(options.contenders, shuffles, strict=True)
         ),
     ]
@@ -286,7 +305,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=31)
     parser.add_argument("--compile-only", action="store_true", help="write the artifact and stop")
     parser.add_argument("--wire", type=wire, default=0, help=WIRES)
-    names = FIXED, CAPTURED, EXACT
+    names = FIXED, IN_LINE, CAPTURED, EXACT
     parser.add_argument("--contenders", nargs="+", choices=names, default=[FIXED, EXACT])
     parser.add_argument("--num-sms", type=int, help="for copies; else all, or a share of them")
     parser.add_argument("--gemm", action="store_true", help="the same beside GEMMs as well")
