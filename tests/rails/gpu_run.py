@@ -150,6 +150,29 @@ def mistakes(artifact: str, wrong: list[str], **options: Any) -> None:
         wrong.append(f"{int(handle.dropped)} points are dropped")
 
 
+def captured_drops(artifact: str, wrong: list[str], **options: Any) -> None:
+    """Two ranks, a graph: rows without a slot in the other node are told of every replay."""
+    shuffle = Shuffle(artifact, max_sources=MOST, capacity=128, **options)
+    device, rank, replays = shuffle.device, shuffle.rank, 3
+    idx = torch.full((100, MODELS[-1].topk), -1, dtype=torch.int64, device=device)
+    x, weights = torch.ones(100, MODELS[-1].hidden, device=device), torch.ones_like(idx).float()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        _, handle = shuffle.dispatch(x, topk_idx=idx, topk_weights=weights)
+    idx[:, 0] = 0  # 100 rows of rank 0 have slots, then 28 of those of rank 1
+    for _ in range(replays):
+        graph.replay()
+        if int(handle.dropped) != 72 * rank:
+            wrong.append(f"{int(handle.dropped)} points of a graph are dropped")
+    try:
+        shuffle.check()
+        said = "no error"
+    except FuscoRuntimeError as error:
+        said = str(error)
+    if (f"{72 * replays} points" if rank == 1 else "no error") not in said:
+        wrong.append(f"rank {rank} is told {said} of a graph")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--topology", type=Topology.parse, default=Topology(2, 1))
@@ -183,6 +206,8 @@ def main() -> int:
             gradients(runs)
             if dist.get_world_size() == 2:
                 mistakes(artifact, wrong, **options)
+                if given.one_host:
+                    captured_drops(artifact, wrong, **options)
         if dist.get_rank() == 0:
             print(f"{model}: {len(wrong)} wrong so far", flush=True)
     return told(wrong)

@@ -4,6 +4,7 @@ function runs on one rank."""
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -104,8 +105,9 @@ def dispatch_is_refused(group: Any, artifact: str, topology: str) -> list[str]:
     return said
 
 
-def captured(group: Any, artifact: str, topology: str) -> str:
-    """Calls in the memory of captured ones, among others; what is said where none can be."""
+def captured(group: Any, artifact: str, topology: str) -> list[str]:
+    """Calls in the memory of captured ones, among others; what is said of points without a slot,
+    and between hosts, where none can be captured."""
     shuffle = open_shuffle(group, artifact, topology)
     rings = shuffle.engine.node.rings
     for seed, is_captured in enumerate((True, False, True, True)):
@@ -113,9 +115,17 @@ def captured(group: Any, artifact: str, topology: str) -> str:
             run(shuffle, batch(shuffle.spec, [3, 2], seed), combines=2)
     shuffle.check()
     shuffle = open_shuffle(group, artifact, topology, capacity=8)
-    rings = shuffle.engine.node.rings
-    with mock.patch.object(rings, "next", partial(_entry, rings.next, True)):
-        return said_by(lambda: shuffle.dispatch(**points(1, shuffle.rank)))
+    node = shuffle.engine.node
+    assert isinstance(node, RailNode)
+    with mock.patch.object(node.rings, "next", partial(_entry, node.rings.next, True)):
+        _, handle = shuffle.dispatch(**points(4, shuffle.rank))
+        with mock.patch.object(node.rails, "_is_watched", True):  # as on a GPU
+            assert node.rails.under_way() == 0  # kernels have told that all has come
+        said = [f"{int(handle.dropped)} points", said_by(shuffle.check)]
+        between_hosts = replace(shuffle.engine.members, is_one_host=False)
+        with mock.patch.object(node, "_members", between_hosts):
+            said.append(said_by(lambda: shuffle.dispatch(**points(1, shuffle.rank))))
+    return said
 
 
 def _entry(next_one: Any, is_captured: bool, _: bool) -> Any:

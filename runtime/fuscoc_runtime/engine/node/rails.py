@@ -238,6 +238,7 @@ class RailNode(TritonNode):
         """What this rank has found for the points [num_sources, fanout] that it has taken on, 0 for
         those of others, at its own points: [max_sources, fanout]."""
         if of_points.is_cuda and torch.cuda.is_current_stream_capturing():
+            # What the stream tells of such exchanges is numbered by the host.
             self._refuse_capture("gradients of weights come back between nodes")
         found = of_points.view(self._num_nodes, self._stride, -1)
         others = torch.empty_like(found)
@@ -277,7 +278,7 @@ class RailNode(TritonNode):
         if self._may_overflow:
             acknowledge = program.load("hop", "acknowledge", ("call",))
             receipts = self._rails.between(slabs.receipts_out, slabs.receipts)
-            commands.append(self._rails.command(receipts))
+            commands.append(self._rails.command(receipts, is_told=True))
             commands.append(Launch(acknowledge, "one"))
         return commands
 
@@ -377,11 +378,8 @@ class RailNode(TritonNode):
         """Raise unless a CUDA graph can have what travels."""
         if not self._members.is_one_host:
             self._refuse_capture("between hosts a graph would wait for threads of NCCL's")
-        if self._may_overflow:
-            self._refuse_capture("with such a capacity, nodes tell each other what had no slot")
 
     def _refuse_capture(self, why: str) -> NoReturn:
-        # What the stream tells of such exchanges while they travel is numbered by the host.
         name, rank = self.shuffle.name, self._members.rank
         raise InputError(name, rank, f"cannot be captured by a CUDA graph: {why}")
 
@@ -408,7 +406,8 @@ class RailNode(TritonNode):
     def _words(self, index: int) -> dict[str, int]:
         own = {f"own_{name}s": address(self._own[index][name]) for name in ("rank", "key")}
         own["node_keys"] = address(self._program.node_keys)
-        return super()._words(index) | own | self._slabs.words | {"exchanges": self._rails.told}
+        told = {"exchanges": self._rails.told, "receipts_travel": int(self._may_overflow)}
+        return super()._words(index) | own | self._slabs.words | told
 
 
 def _behind(launch: Launch, exchange: Exchange) -> Launch:

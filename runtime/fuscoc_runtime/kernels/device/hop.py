@@ -118,6 +118,7 @@ def acknowledge(call: tl.int64):
     """A kernel of one program behind a dispatch: count the points of this rank that had no slot in
     other nodes, as their ranks have told it."""
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    slabs.tell_exchange(call, 1, 0)
     routing = sync.array(call, words.ROUTING, tl.int32)
     lost = tl.full((), 0, tl.int64)
     for node in range(sync.word(call, words.NUM_NODES)):
