@@ -228,9 +228,11 @@ def next_item(state, counter: tl.constexpr, num_items, takes):
 
 @triton.jit
 def leave(state):
-    """Whether this program is the last; that one resets the work counters."""
+    """Whether this program is the last; that one resets the work counters. What programs have
+    stored is there when the kernel has ended, and not before."""
     tl.debug_barrier()
-    last = tl.atomic_add(state + words.EXITS, 1) == tl.num_programs(0) - 1
+    exits = tl.atomic_add(state + words.EXITS, 1, sem="relaxed", scope="gpu")
+    last = exits == tl.num_programs(0) - 1
     if last:
         tl.store(state + words.EXITS, 0)
         tl.store(state + words.NEXT_ITEM, 0)
