@@ -202,7 +202,7 @@ def _noted(taken: list[bool], call: Any, *arguments: Any) -> Any:
 def rounds(group: Any, artifact: str, topology: str, batches: Any) -> tuple[int, int, int]:
     """Calls whose slabs travel in several rounds, between ranks that say they are of several hosts;
     how many, and of how many places. Then how many of one host."""
-    with mock.patch.object(slabs, "ROUND_BYTES", 1):
+    with mock.patch.multiple(slabs, ROUND_BYTES=1, MESSAGE_BYTES=1):
         with mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}"):
             rank_work.epochs(group, artifact, batches, 5, topology=topology)
             node = open_shuffle(group, artifact, topology).engine.node
