@@ -18,7 +18,7 @@ Microseconds, medians, of the slowest rank:
   *warm host* the same where only this contender's calls run.
 - *idle*: until dispatch and combine have ended, from the call of the first, on an idle GPU.
 - *busy*: the GPU's time of a call between events, while it was busy before, so that it does not
-  wait for the host; *total* of both, one behind the other.
+  wait for the host; *total* of both, one behind the other, captured as one graph.
 - *beyond* is what the total is beyond that of raw sends, and *MB* what windows and tables, or the
   buffers of raw sends, take of a rank's memory.
 
@@ -31,7 +31,6 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,24 +111,30 @@ class InLine(Called):
 
 
 class Captured(Called):
-    """The same, each call as a graph that is replayed."""
+    """The same, each call as a graph that is replayed, and both as one."""
 
     def __init__(self, name: str, batch: Batch, shuffle: Shuffle) -> None:
         super().__init__(name, batch, shuffle)
         moe = batch.moe
-        self._forth, self._back = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        self._forth, self._back, self._both = (torch.cuda.CUDAGraph() for _ in range(3))
         given = {"topk_idx": moe.topk_idx, "topk_weights": moe.topk_weights}
         with torch.cuda.graph(self._forth, capture_error_mode="thread_local"):
             self.rows, self.handle = shuffle.dispatch(moe.x, **given)
         self.worked = torch.zeros_like(self.rows)
         with torch.cuda.graph(self._back, capture_error_mode="thread_local"):
             self.result = shuffle.combine(self.worked, self.handle)
+        with torch.cuda.graph(self._both, capture_error_mode="thread_local"):
+            _, handle = shuffle.dispatch(moe.x, **given)
+            self._together = shuffle.combine(self.worked, handle)
 
     def dispatch(self) -> None:
         self._forth.replay()
 
     def combine(self) -> None:
         self._back.replay()
+
+    def step(self) -> None:
+        self._both.replay()
 
     def verify(self) -> list[str]:
         num_slots = self.batch.expected[2]
@@ -138,7 +143,9 @@ class Captured(Called):
         wrong = self.batch.wrong_rows(self.rows[:num_slots])
         self.worked[:num_slots] = self.batch.work(self.rows[:num_slots])
         self.combine()
-        wrong += self.batch.wrong_result(self.result)
+        self.step()
+        for result in (self.result, self._together):
+            wrong += self.batch.wrong_result(result)
         self.shuffle.check()
         return wrong
 
@@ -150,8 +157,9 @@ def microseconds(contender: Contender, barrier: Barrier) -> list[float]:
     """One measurement of every column, of this rank."""
     both = (contender.dispatch, contender.combine)
     found = [until_returned(call, barrier) for call in both]
-    found.append(until_ended(both, barrier))
-    return [*found, *(behind_work([call], barrier) for call in both), behind_work(both, barrier)]
+    found.append(until_ended(contender.step, barrier))
+    found += [behind_work(call, barrier) for call in both]
+    return [*found, behind_work(contender.step, barrier)]
 
 
 def until_returned(call: Call, barrier: Barrier) -> float:
@@ -165,25 +173,23 @@ def until_returned(call: Call, barrier: Barrier) -> float:
     return (returned - started) * 1e6
 
 
-def until_ended(calls: Sequence[Call], barrier: Barrier) -> float:
+def until_ended(call: Call, barrier: Barrier) -> float:
     """On an idle GPU."""
     barrier()
     torch.cuda.synchronize()
     started = time.perf_counter()
-    for call in calls:
-        call()
+    call()
     torch.cuda.synchronize()
     return (time.perf_counter() - started) * 1e6
 
 
-def behind_work(calls: Sequence[Call], barrier: Barrier) -> float:
+def behind_work(call: Call, barrier: Barrier) -> float:
     """Of a GPU that was busy before."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(HIDE_HOST_CYCLES)
     barrier()
     begin.record()
-    for call in calls:
-        call()
+    call()
     end.record()
     torch.cuda.synchronize()
     return begin.elapsed_time(end) * 1e3

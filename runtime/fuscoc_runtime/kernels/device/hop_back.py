@@ -172,33 +172,30 @@ def finish_one(
     lacks = back.lacking(there, absent)
     place = source % sync.word(call, words.STRIDE)
     num_nodes = sync.word(call, words.NUM_NODES)
-    some = tl.maximum(vectors.largest(slots, 0), vectors.largest(there, 0)) >= 0
-    lost_there = tl.full((), 0, tl.int32)
-    for first in range(0, num_nodes, NODES):
-        flags = flags_of(call, first, place, tag)
-        some |= vectors.largest(flags, 0) > 0
-        lost_there |= vectors.largest(flags & slabs.LOST, 0)
-    stores = True
+    flags = flags_of(call, 0, place, tag)  # on their way while this node's rows are added up
     to = place
     if places:
         to = points.cell_of(call, place, fanout, strided)
-        stores = some
+    is_lost = vectors.largest(lacks, 0)
     for part in range(parts):
         has, sums = of_rows.sum_here(
             call, part, source, slots, bits, there, rows, zero, add_row, add_partial,
             partial_bytes, fanout, lanes, weighted,
         )  # fmt: skip
         for first in range(0, num_nodes, NODES):
-            flags = flags_of(call, first, place, tag)
+            found = flags
+            if first > 0:
+                found = flags_of(call, first, place, tag)
+            is_lost |= vectors.largest(found & slabs.LOST, 0)
             for node in range(first, tl.minimum(first + NODES, num_nodes)):
-                if vectors.pick(flags, node - first, NODES) == slabs.SUMMED:
+                if vectors.pick(found, node - first, NODES) == slabs.SUMMED:
                     slab = slabs.come_back(call, node)
                     row = slabs.row_back(call, slab, place, partial_bytes)
                     sums = add_partial(part, row, has, sums)
                     has = has | 1
-        if stores:
+        if (has != 0) | (places == 0):
             store_result(part, result, to, sums)
-    if (vectors.largest(lacks, 0) == 1) | (lost_there != 0):
+    if is_lost != 0:
         tl.debug_barrier()
         for part in range(parts):
             store_result(part, result, to, lost())
