@@ -111,6 +111,39 @@ def beside(runs: Runs) -> None:
         runs.wrong.append(f"beside: {int(off)} elements differ")
 
 
+def captured_gradients(runs: Runs) -> None:
+    """The same of one layer, as a graph, of other data than were captured."""
+    given = runs.batch("uniform", 64)
+    leaves = [given[0].requires_grad_(), given[2].requires_grad_()]
+
+    def step() -> tuple[torch.Tensor, ...]:
+        x, idx, weights = given
+        rows, handle = runs.shuffle.dispatch(x, topk_idx=idx, topk_weights=weights)
+        result = runs.shuffle.combine(rows * 2, handle)
+        return torch.autograd.grad(result.square().mean(), leaves)
+
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        found = step()
+    for kind in ("messy", "uniform"):
+        with torch.no_grad():
+            for static, new in zip(given, runs.batch(kind, 64), strict=True):
+                static.copy_(new)
+        graph.replay()
+        x, idx, weights = given
+        plain = 2 * x * (weights * (idx >= 0)).sum(1, keepdim=True)
+        wanted = torch.autograd.grad(plain.square().mean(), leaves)
+        for name, one, other in zip(("x", "weights"), found, wanted, strict=True):
+            error = float((one - other).norm() / other.norm())
+            if not error < 1e-2:
+                runs.wrong.append(f"graph {kind}: gradients of {name} are off by {error:.1e}")
+    runs.shuffle.check()
+
+
 def refused_capture(runs: Runs) -> None:
     """Where NCCL has a network, graphs are refused, and calls go on."""
     x, idx, weights = runs.batch("uniform", 128)
@@ -204,6 +237,8 @@ def main() -> int:
             beside(runs)
         if model == MODELS[-1]:
             gradients(runs)
+            if given.one_host:
+                captured_gradients(runs)
             if dist.get_world_size() == 2:
                 mistakes(artifact, wrong, **options)
                 if given.one_host:
