@@ -67,9 +67,8 @@ def store_header(slab, tag, status):
 @triton.jit
 def tell_exchange(call, place: tl.constexpr, ahead: tl.constexpr = 1):
     """Let the host know that the stream has come to where the slabs of a call travel, 0, or beyond,
-    1; by the last program, as others have more to do. The call is so many ``ahead`` of the last one
-    that has ended."""
-    if tl.program_id(0) == tl.num_programs(0) - 1:
+    1; by one program. The call is so many ``ahead`` of the last one that has ended."""
+    if tl.program_id(0) == 0:
         state = sync.array(call, words.STATE, tl.int32)
         calls = tl.load(state + words.PLAN_EPOCH) + tl.load(state + words.NUM_COMBINES)
         tl.store(sync.array(call, words.EXCHANGES, tl.int32) + place, calls + ahead)

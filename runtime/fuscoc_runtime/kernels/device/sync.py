@@ -228,11 +228,9 @@ def next_item(state, counter: tl.constexpr, num_items, takes):
 
 @triton.jit
 def leave(state):
-    """Whether this program is the last; that one resets the work counters. What programs have
-    stored is there when the kernel has ended, and not before."""
+    """Whether this program is the last; that one resets the work counters."""
     tl.debug_barrier()
-    exits = tl.atomic_add(state + words.EXITS, 1, sem="relaxed", scope="gpu")
-    last = exits == tl.num_programs(0) - 1
+    last = tl.atomic_add(state + words.EXITS, 1) == tl.num_programs(0) - 1
     if last:
         tl.store(state + words.EXITS, 0)
         tl.store(state + words.NEXT_ITEM, 0)
