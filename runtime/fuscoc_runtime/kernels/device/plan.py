@@ -373,7 +373,7 @@ def assign_tile(
         fits = fits & (row < capacity)
     overflowed = vectors.total((live & (fits == 0)).to(tl.int32), 0)
     if (overflowed > 0) & (failed == 0):
-        note_overflow(call, node, overflowed)
+        slabs.note_overflow(call, node, overflowed)
     fits = fits & (failed == 0)
     to = tl.where(fits, to, -1)
     if compact:
@@ -411,16 +411,6 @@ def counted_points(call, point, exists, compact: tl.constexpr):
     if compact:
         rows = tl.load(sync.array(call, words.WITHIN_ROWS, tl.int32) + point, mask=goes, other=0)
     return to, of, within, rows
-
-
-@triton.jit
-def note_overflow(call, node, times):
-    """Count points without a slot, where the rank that they are of finds them."""
-    if node == sync.word(call, words.NODE):
-        sync.note_dropped(call, words.OVERFLOWED, times)
-    else:
-        receipt = sync.array(call, words.RECEIPTS_OUT, tl.int64) + node
-        tl.atomic_add(receipt, times.to(tl.int64), sem="relaxed")
 
 
 @triton.jit

@@ -222,6 +222,16 @@ def weight_of(word):
 
 
 @triton.jit
+def note_overflow(call, node, times):
+    """Count points without a slot, where the rank that they are of finds them."""
+    if node == sync.word(call, words.NODE):
+        sync.note_dropped(call, words.OVERFLOWED, times)
+    else:
+        receipt = sync.array(call, words.RECEIPTS_OUT, tl.int64) + node
+        tl.atomic_add(receipt, times.to(tl.int64), sem="relaxed")
+
+
+@triton.jit
 def flag_of(slab, place):
     """Where the flag of a place is."""
     return (slab + HEADER_BYTES).to(tl.pointer_type(tl.int32)) + place
