@@ -33,7 +33,7 @@ from fuscoc_runtime import Shuffle
 FOLDER = Path("build/layouts")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NVLINK = 355e9  # bytes a second out of a GPU
-HIDE_LAUNCH_CYCLES = 1_500_000
+HIDE_LAUNCH_CYCLES = 6_000_000  # the host takes 2 ms where sizes are evaluated by many launches
 ULYSSES = {"tokens": 65536, "heads": 32, "width": 128, "block": 64}
 SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "ulysses": ("ulysses", ULYSSES),
@@ -327,14 +327,16 @@ def measure(
             state["torch back"] = case.back(state["torch rows"])
 
         calls = {"there": dispatch, "torch there": torch_there}
-        for window in shuffle.engine.node.rows:  # poisoned
-            window.view(torch.uint8).fill_(0xA5)
-        dispatch()
         torch_there()
-        shuffle.check()
-        rows, wanted = map(flat, (state["rows"], state["torch rows"]))
-        found = rows[case.begin : case.begin + len(wanted)]
-        wrong = [] if torch.equal(found, wanted) else [f"{name}: rows differ"]
+        wanted, wrong = flat(state["torch rows"]), list[str]()
+        for _ in range(3):  # the last one has the memory of the first, and what that has left there
+            for window in shuffle.engine.node.rows:  # poisoned
+                window.view(torch.uint8).fill_(0xA5)
+            dispatch()
+            shuffle.check()
+            rows = flat(state["rows"])
+            if not torch.equal(rows[case.begin : case.begin + len(wanted)], wanted):
+                wrong.append(f"{name}: rows differ")
         if case.back is not None:
             calls |= {"back": combine, "torch back": torch_back}
             state["work"] = state["rows"].clone()

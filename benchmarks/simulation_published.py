@@ -1,174 +1,28 @@
-"""FUSCO's and FAST's published numbers beside what the simulator makes of their programs.
-
-python -m benchmarks.simulation_published prints the tables that ``docs/simulation.md`` holds, and
-with ``--fit`` the two constants of ``h100-8x8-fusco``.
+"""FAST's published numbers beside what the simulator makes of its program, and predictions for
+64 H100, of which nobody has measured fuscoc.
 """
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from benchmarks.simulation_cases import open_shape
-from benchmarks.simulation_routings import routing
+from benchmarks.simulation_fusco import FUSCO, NAIVE, NOMINAL, SHAPE, counts
+from benchmarks.simulation_routings import EVEN
 from benchmarks.traffic import even, uniform, zipf
 from fuscoc.simulate.clusters import Cluster, load_cluster
-from fuscoc.simulate.command import Workload
-from fuscoc.simulate.contenders import AUTO, CONTENDERS, Rewrite, ablated, contender
+from fuscoc.simulate.contenders import AUTO, CONTENDERS, contender
 from fuscoc.simulate.counts import Counts
 from fuscoc.simulate.record import Run
 from fuscoc.simulate.runs import simulate
 from fuscoc_runtime import Topology
 from fuscoc_runtime.plan.flows import Demand
 from fuscoc_runtime.plan.links import row_bytes
-from fuscoc_runtime.reference import RankData
-
-Float64Array = NDArray[np.float64]
-
-SHAPE = "deepseek-v3"
-TOKENS = (4096, 8192, 16384, 32768)
-README: Mapping[str, Mapping[str, tuple[float, ...]]] = {
-    "real-world": {
-        "NCCL": (44.4, 80.2, 143.6, 266.4),
-        "DeepEP": (30.7, 58.4, 116.1, 219.6),
-        "FUSCO": (27.2, 50.1, 86.8, 164.4),
-    },
-    "single-node": {
-        "NCCL": (44.0, 81.4, 150.1, 274.8),
-        "DeepEP": (24.7, 43.8, 81.8, 144.2),
-        "FUSCO": (12.6, 22.3, 41.0, 71.5),
-    },
-    "imbalanced": {
-        "NCCL": (86.2, 167.5, 339.3, 656.2),
-        "DeepEP": (56.0, 108.5, 216.2, 420.9),
-        "FUSCO": (43.3, 78.9, 151.3, 305.0),
-    },
-}
-"""Milliseconds, by traffic and contender (github.com/infinigence/FUSCO)."""
-TABLE_3: Mapping[str, Mapping[str, float]] = {
-    "real-world": {"": 86.84, "dComm": 119.48, "planner": 124.35, "balancer": 95.13},
-    "single-node": {"": 40.99, "dComm": 61.47, "planner": 125.42, "balancer": 42.36},
-    "imbalanced": {"": 151.30, "dComm": 219.83, "planner": 207.45, "balancer": 181.48},
-}
-"""Milliseconds with a part off, 16384 tokens (arXiv 2512.22036)."""
-KINDS: Mapping[str, str] = {
-    "real-world": "real-world",
-    "single-node": "single-node",
-    "imbalanced nodes": "imbalanced",
-    "imbalanced GPUs": "imbalanced",
-}
-"""Traffic of ``simulation_routings`` -> of the published tables: of one there are two readings."""
-DRAWS = 4
-"""Of the busy GPUs, in the ablation."""
-
-FUSCO = CONTENDERS["fusco"]
-PARTS: Mapping[str, str] = {
-    "dComm": "fused copies", "planner": "planner", "balancer": "balancer",
-}  # fmt: skip
-"""The paper's names of parts -> those of ``ablated``."""
-
-
-@cache
-def workload(kind: str, tokens: int, draw: int = 0) -> tuple[Workload, list[RankData]]:
-    """The inputs of 64 ranks. Counts do not depend on the cluster's rates."""
-    shuffle, module = open_shape(SHAPE)
-    found = Workload(shuffle, module, load_cluster("h100-8x8-fusco"), kind, tokens)
-    target = shuffle.program.target
-    assert target.kind == "packed"
-    ranks = []
-    for rank in range(found.topology.num_ranks):
-        idx = routing(
-            kind, tokens, target.num_keys, shuffle.program.fanout, found.topology, rank, draw
-        )
-        inputs = {"topk_idx": idx, "topk_weights": torch.ones(idx.shape)}
-        ranks.append(RankData({}, inputs, {"tokens": len(idx)}))
-    return found, ranks
-
-
-@cache
-def run(
-    kind: str, tokens: int, rewrite: Rewrite, cluster: str = "h100-8x8-fusco", draw: int = 0
-) -> Run:
-    """One contender with one of FUSCO's traffics."""
-    given, ranks = workload(kind, tokens, draw)
-    made = contender("", rewrite, given.module)
-    return simulate(made, given.counts(made, ranks), load_cluster(cluster), detailed=False)
-
-
-def bound(found: Run) -> float:
-    """Seconds that the busiest links of both calls need."""
-    return sum(
-        max(each.seconds for each in leg.bounds if each.resource != "host")
-        for leg in (found.dispatch, found.combine)
-        if leg is not None
-    )
-
-
-@dataclass(frozen=True)
-class Cell:
-    """Seconds: ``hardware``, the bound on links at their nominal efficiency."""
-
-    kind: str
-    tokens: int
-    contender: str
-    published: float
-    predicted: float
-    hardware: float
-
-    @property
-    def error(self) -> float:
-        return self.predicted / self.published - 1
-
-
-def readme() -> Iterator[Cell]:
-    """FUSCO's README, but for DeepEP, whose program is not of this IR."""
-    for kind, published_kind in KINDS.items():
-        for name, rewrite in (("NCCL", CONTENDERS["naive"]), ("FUSCO", FUSCO)):
-            for tokens, published in zip(TOKENS, README[published_kind][name], strict=True):
-                found = run(kind, tokens, rewrite)
-                nominal = run(kind, tokens, rewrite, "h100-8x8-roce")
-                yield Cell(kind, tokens, name, published * 1e-3, found.seconds, bound(nominal))
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part that is off: seconds without it, and what it saves of them; predicted means of all
-    draws, with the least and the most of them."""
-
-    kind: str
-    part: str
-    published: float
-    predicted: float
-    published_saved: float
-    predicted_saved: float
-    least: float
-    most: float
-
-
-def ablation() -> Iterator[Part]:
-    """FUSCO's Table 3."""
-    for kind, published_kind in KINDS.items():
-        times = TABLE_3[published_kind]
-        draws = range(DRAWS if kind == "imbalanced GPUs" else 1)
-        whole = _seconds(kind, FUSCO, draws)
-        for part, name in PARTS.items():
-            without = _seconds(kind, ablated(FUSCO)[name], draws)
-            saved = 1 - whole / without
-            yield Part(
-                kind, part, times[part] * 1e-3, without.mean(), 1 - times[""] / times[part],
-                1 - whole.mean() / without.mean(), saved.min(), saved.max(),
-            )  # fmt: skip
-
-
-def _seconds(kind: str, rewrite: Rewrite, draws: Iterable[int]) -> Float64Array:
-    return np.array([run(kind, 16384, rewrite, draw=draw).seconds for draw in draws])
 
 
 @dataclass(frozen=True)
@@ -208,7 +62,7 @@ PER_RANK = (100e6, 1e9)
 def fast_gains(seeds: int = 5) -> Iterator[Gain]:
     """On FAST's two clusters, with its traffic and the ends of its range of sizes."""
     module = open_shape(SHAPE)[1]
-    plain = contender("", CONTENDERS["naive"], module)
+    plain = contender("", NAIVE, module)
     fast = contender("", replace(CONTENDERS["fast"], reuses_plan=True), module)
     row = row_bytes(plain.program.buffers["slices"])
     for name in ("h200-4x8-fast", "mi300x-4x8"):
@@ -257,64 +111,41 @@ SENSITIVITY: Mapping[str, Mapping[str, float]] = {
     "planning twice as long": {"plan": 2.0, "describe": 2.0},
     "planning for nothing": {"plan": 0.0, "describe": 0.0},
     "permutes as FUSCO's": {"permute": 0.19 / 0.85, "reduce": 0.19 / 0.85},
-    "collectives at 62 % of a NIC": {"collective_nic": 0.62},
+    "collectives at 62 % of a NIC": {"collective_nic": 0.62, "hop_nic": 0.62},
 }
 """Assumptions, and by how much fields of the cluster or of its costs change."""
 
 
 def on_h100() -> Iterator[tuple[str, str, Run]]:
-    """Traffic, contender and run on 64 H100, 16384 tokens."""
-    for kind in KINDS:
+    """Traffic, contender and run on 64 H100, 16384 tokens; experts are all alike."""
+    cluster, module = load_cluster(NOMINAL), open_shape(SHAPE)[1]
+    for kind in ("real-world", "single-node"):
         for name in ("fuscoc", "naive", "deduplicated", "fusco", "fast"):
-            yield kind, name, run(kind, 16384, CONTENDERS[name], "h100-8x8-roce")
+            made = contender("", CONTENDERS[name], module)
+            found = counts(kind, 16384, made, widths=EVEN)
+            yield kind, name, simulate(made, found, cluster, detailed=False)
 
 
 def sensitivity(kind: str = "real-world") -> Iterator[tuple[str, float, float, float]]:
     """Assumption, seconds of fuscoc, of naive all-to-all and of FUSCO, 16384 tokens."""
-    given, ranks = workload(kind, 16384)
-    base = load_cluster("h100-8x8-roce")
-    rewrites = (AUTO, CONTENDERS["naive"], FUSCO)
-    made = [contender("", each, given.module) for each in rewrites]
+    base, module = load_cluster(NOMINAL), open_shape(SHAPE)[1]
+    made = [contender("", each, module) for each in (AUTO, NAIVE, FUSCO)]
+    counted = [counts(kind, 16384, each, widths=EVEN) for each in made]
     for name, changes in {"as assumed": {}, **SENSITIVITY}.items():
         costs = {
             k: getattr(base.costs, k) * v for k, v in changes.items() if hasattr(base.costs, k)
         }
         rates = {k: getattr(base, k) * v for k, v in changes.items() if not hasattr(base.costs, k)}
         cluster = replace(base, **rates, costs=replace(base.costs, **costs))
-        yield (
-            name,
-            *(simulate(m, given.counts(m, ranks), cluster, detailed=False).seconds for m in made),
-        )
-
-
-def fit_naive() -> tuple[float, float]:
-    """The NICs' efficiency and seconds of ``layout`` that explain NCCL's column of real traffic
-    best: linear in the inverse of the one and in the other."""
-    base = load_cluster("h100-8x8-fusco")
-    free = replace(base.costs, layout=0.0)
-    module = open_shape(SHAPE)[1]
-    made, rows, published = contender("", CONTENDERS["naive"], module), [], []
-    for tokens, milliseconds in zip(TOKENS, README["real-world"]["NCCL"], strict=True):
-        given, ranks = workload("real-world", tokens)
-        times = [
-            simulate(
-                made, given.counts(made, ranks), replace(base, nic=nic, costs=costs), detailed=False
-            ).seconds
-            for nic, costs in ((50e9, free), (25e9, free), (50e9, replace(free, layout=1e-3)))
+        runs = [
+            simulate(*each, cluster, detailed=False) for each in zip(made, counted, strict=True)
         ]
-        wire, fixed = times[1] - times[0], times[2] - times[0]
-        rest = times[0] - wire
-        published.append((milliseconds * 1e-3 - rest) / (milliseconds * 1e-3))
-        rows.append(np.array([wire, fixed]) / (milliseconds * 1e-3))
-    inverse, layout = np.linalg.lstsq(np.array(rows), np.array(published), rcond=None)[0]
-    return 1 / float(inverse), float(layout) * 1e-3
+        yield (name, *(each.seconds for each in runs))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if "--fit" in sys.argv[1:]:
-        print("efficiency = {:.3f}, layout = {:.6f} s".format(*fit_naive()))
-    for each in (*readme(), *ablation(), *fast_gains()):
+    for each in fast_gains():
         print(each, flush=True)
     for row in sensitivity():
         print(*row, flush=True)

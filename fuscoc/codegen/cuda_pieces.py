@@ -121,7 +121,7 @@ def _shape(
     traits = {
         "compact": False,
         "ragged": shuffle.ragged,
-        "looks_up": op is None or op.looks_up(),
+        "looks_up": bool(shuffle.inputs) if op is None else op.looks_up(),
         "comes_back": shuffle.combine is not None,
         "disjoint": op is None or bool(op.read("disjoint")),
         "apart": shuffle.apart,

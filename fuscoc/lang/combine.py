@@ -11,12 +11,12 @@ from fuscoc.lang.accesses import find_unknown_names
 from fuscoc.lang.checked import Combine, Const, Field, IndexRef, Inside, Scalar, Weight
 from fuscoc.lang.dispatch import Path
 from fuscoc.lang.dtypes import INTEGERS
+from fuscoc.lang.packed_target import with_slot
 from fuscoc.lang.policy import unknown_option
 from fuscoc.lang.proof import Facts, Proved, Refuted, Verdict, are_apart, two_points
 from fuscoc.lang.reductions import REDUCTIONS, Reduction
 from fuscoc.lang.scalars import indices
 from fuscoc.lang.scope import LAYOUT, VIEW, WEIGHT, Scope, WeightInfo
-from fuscoc.lang.target import with_slot
 from fuscoc.source import Span
 
 

@@ -25,9 +25,10 @@ from fuscoc.lang.declarations import extent_not_constant, is_ragged
 from fuscoc.lang.delivery import EMPTY, WRONG, Delivery, check_delivery
 from fuscoc.lang.fields import match_fields
 from fuscoc.lang.fold import too_large
+from fuscoc.lang.packed_target import packed_target
 from fuscoc.lang.scalars import indices
 from fuscoc.lang.scope import INDEX, LAYOUT, VIEW, AccessInfo, Scope
-from fuscoc.lang.target import NOTHING, TargetInfo, dense_target, packed_target
+from fuscoc.lang.target import NOTHING, TargetInfo, dense_target
 from fuscoc.lang.view_target import as_segment, can_be_cut, unrolled, view_target
 
 MAX_FAN_OUT = 2**16

@@ -131,7 +131,7 @@ class Setting:
         return f"{whole} from {self.least:g} to {self.most:g}"
 
 
-PARTS = ("permute", "reduce", "collective_nvlink", "collective_nic")
+PARTS = ("permute", "reduce", "collective_nvlink", "collective_nic", "hop_nic")
 _RATE = Setting(float, 1e-3, 1e6)
 _PART = Setting(float, 0.01, 1, default=1.0)
 SETTINGS: Mapping[tuple[str, str], Setting] = {

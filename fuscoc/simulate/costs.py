@@ -49,3 +49,5 @@ class Costs:
     (docs/benchmarks/nvlink.md, likewise)."""
     collective_nic: float = 1.0
     """Part of a NIC's rate that a collective over all ranks gets."""
+    hop_nic: float = 1.0
+    """The same of a collective that a rank has one peer a node in."""

@@ -179,7 +179,8 @@ class Staged:
             rows * float(wires.row_bytes("slices" if forth else "return_slices")), np.float64
         )
         relay = wires.cluster.collective_sender(sender, receiver)
-        wires.network(ids, relay, receiver, num_bytes / costs.collective_nic)
+        part = costs.collective_nic if self._plan.is_straight else costs.hop_nic
+        wires.network(ids, relay, receiver, num_bytes / part)
         self._relay(ids, sender, relay, num_bytes)
         self._between(met, ids, end, sender, receiver)
 

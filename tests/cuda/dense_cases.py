@@ -77,6 +77,19 @@ SHIFTED = """shuffle shifted {
   combine reverse
 }
 """
+# Rows of whole words whose slots extents alone decide, and no strides.
+SPREAD_ROWS = """shuffle spread_rows {
+  const most = 6
+  index i : rows
+  index k : ranks
+  segment row { x : f32[4] }
+  layout mine[i, k] of row dense(rows, ranks)
+  layout theirs[s] of row dense(most * ranks)
+  route at(i) -> g = rank + i
+  dispatch mine[i, k] -> theirs[rank * most + at(i) % most] on k
+  combine reverse
+}
+"""
 # Rows that arrive as something else.
 CASTS = """shuffle casts {
   index t : tokens
@@ -293,6 +306,7 @@ CASES = {
     "packed_casts": DenseCase(PACKED_CASTS, 40),
     "packed_fields": DenseCase(PACKED_FIELDS, 12),
     "spread": DenseCase(specs.SPREAD),
+    "spread_rows": DenseCase(SPREAD_ROWS),
     "shifted": DenseCase(SHIFTED, 12),
 }
 

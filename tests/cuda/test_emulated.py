@@ -76,15 +76,21 @@ def test_calls(
         assert world.run(calls) == []
 
 
-def test_extents_change(dense: Compiled) -> None:
-    """While boxes of other extents are kept for the next call of the other handle."""
-    folder = dense("spread")
+@pytest.mark.parametrize("case", ["spread", "spread_rows"])
+def test_extents_change(case: str, dense: Compiled) -> None:
+    """While boxes, or words, of other extents are kept for the next call of the other handle, and
+    of the same one; behind a call that a rank refuses, too."""
+    folder = dense(case)
 
     def calls() -> list[str]:
-        run = dense_run.Run(folder, "spread", HOST, range(1))
-        (fewer,) = ranks_of(folder / "spread", 3, range(1, 2))
-        batches = [run.batches[0], run.dense.batch(fewer, 1)] * 2
-        return [each for batch in batches for each in run.call(batch)]
+        run = dense_run.Run(folder, case, HOST, range(1))
+        (fewer,) = ranks_of(folder / case, 3, range(1, 2))
+        first, other = run.batches[0], run.dense.batch(fewer, 1)
+        batches = [first, other, first, other, other, first, first]
+        wrong = [each for batch in batches for each in run.call(batch)]
+        wrong += run.refusal()
+        after = [each for batch in batches[:4] for each in run.call(batch)]
+        return wrong + [each for each in after if "Trouble" not in each]  # that of the refusal
 
     with emulated_ranks(2) as world:
         assert world.run(calls) == []

@@ -34,6 +34,7 @@ from fuscoc_runtime.reference import on_their_ranks
 from fuscoc_runtime.scalar import Scope, evaluate
 from fuscoc_runtime.topology import Topology
 from tests.engine.pool import Pool
+from tests.engine.test_inner_subscripts import BUFFERS, PACKING
 from tests.node_triton import given_work
 from tests.specs import EXAMPLES
 
@@ -179,6 +180,16 @@ def test_as_many_entries_as_points(pool: Ranks) -> None:
     slots = max(len(rows.written) for rows in expected.rows)
     options = {"max_sources": most, "capacity": slots}
     assert not pool.run(2, compiled(FANNED), ranks, expected, options)
+
+
+@pytest.mark.parametrize("text", [BUFFERS, PACKING], ids=["buffers", "packing"])
+def test_inner_subscripts(pool: Ranks, text: str) -> None:
+    """Inputs say where in a line a segment goes."""
+    shuffle = compiled(text).shuffle()
+    for seed in range(2):
+        ranks = generate(shuffle, Topology(1, 2), 5, seed)
+        wrong = pool.run(2, compiled(text), ranks, expect(shuffle, ranks), {"max_sources": 32})
+        assert not wrong
 
 
 @pytest.mark.parametrize("part", range(5))  # for five hundred, by whatever worker is free

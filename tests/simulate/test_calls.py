@@ -141,6 +141,22 @@ def test_pxn_sends_by_the_rail_of_the_receiver(pxn: bool) -> None:
     np.testing.assert_allclose(moved[kinds == "nvlink_out"] * here.costs.collective_nvlink, nvlink)
 
 
+@pytest.mark.parametrize(("name", "part"), [("fusco", "hop_nic"), ("naive", "collective_nic")])
+def test_a_collective_gets_its_part_of_a_nic(name: str, part: str) -> None:
+    """Which part hangs on its peers: one a node, or all ranks."""
+    contender, here = made(CONTENDERS[name]), cluster(3, 2)
+    counts = counted(contender, Topology(3, 2), 50, 3)
+    plan = plan_network(contender, counts, here)
+    moved = []
+    for costs in (here.costs, replace(here.costs, **{part: 0.5})):
+        there = replace(here, costs=costs)
+        tasks = build(contender, contender.program.dispatch, counts, plan, there)
+        links = there.links()
+        by_link = np.bincount(tasks.links.items, tasks.bytes, len(links.kind))
+        moved.append(by_link[np.array(links.kind) == "nic_out"])
+    np.testing.assert_allclose(moved[1], 2 * moved[0])
+
+
 @pytest.mark.parametrize(
     ("name", "before"),
     [("fused copies", ("plan", "describe")), ("naive", ("layout",))],

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.simulation_cases import open_shape
+from benchmarks.simulation_fusco import FUSCO, SHAPE, TOKENS, counts
 from benchmarks.simulation_published import unshared
-from benchmarks.simulation_routings import routing
+from benchmarks.simulation_routings import BUSY, routing
 from benchmarks.traffic import LARGEST, zipf
+from fuscoc.simulate.contenders import contender
 from fuscoc.simulate.counts import Sharing, count
 from fuscoc_runtime.topology import Topology
 from tests.simulate.small import cluster
@@ -30,12 +33,40 @@ def test_tokens_go_to_so_many_nodes(kind: str, most: int) -> None:
     assert len(np.unique(nodes)) == 8
 
 
-@pytest.mark.parametrize("kind", ["imbalanced nodes", "imbalanced GPUs"])
-def test_one_half_sends_everything(kind: str) -> None:
-    tokens = np.array([len(nodes_of(kind, rank, 20)) for rank in range(64)]).reshape(8, 8)
-    assert sorted(tokens.ravel()) == [0] * 32 + [40] * 32
-    by_node = sorted(tokens.sum(axis=1))
-    assert (by_node == [0] * 4 + [320] * 4) == (kind == "imbalanced nodes")
+def test_where_the_load_is_imbalanced_a_rank_sends_all_or_nothing() -> None:
+    away = [nodes_of("imbalanced", rank, 20) != rank // 8 for rank in range(64)]
+    busy = np.array([each.all() for each in away])
+    assert all(is_busy or not each.any() for is_busy, each in zip(busy, away, strict=True))
+    assert sorted(busy.reshape(8, 8).sum(axis=1), reverse=True) == list(BUSY)
+
+
+def test_ranks_of_a_local_index_prefer_alike() -> None:
+    here, there, other = (
+        np.bincount(nodes_of("real-world", rank, 4000).ravel(), minlength=8) for rank in (1, 57, 2)
+    )
+    assert abs(here - there).sum() < 0.5 * abs(here - other).sum()
+
+
+def test_experts_are_drawn_by_weight_without_replacement() -> None:
+    """The second of two, given the first, is by the weights of those that are left."""
+    tokens = 40_000
+    drawn = routing("single-node", tokens, 5, 2, Topology(1, 2), 0).numpy()
+    weight = np.bincount(drawn[:, 0], minlength=5) / tokens
+    pairs = np.zeros((5, 5))
+    np.add.at(pairs, (drawn[:, 0], drawn[:, 1]), 1 / tokens)
+    expected = weight[:, None] * weight / (1 - weight[:, None])
+    np.fill_diagonal(expected, 0)
+    np.testing.assert_allclose(pairs, expected, atol=4 * (0.25 / tokens) ** 0.5)
+
+
+def test_longer_inputs_are_routed_as_shorter_ones() -> None:
+    few, many = (
+        counts("single-node", tokens, contender("", FUSCO, open_shape(SHAPE)[1]))
+        for tokens in TOKENS[:2]
+    )
+    np.testing.assert_array_equal(many.flows, 2 * few.flows)
+    assert (many.sources == TOKENS[1]).all()
+    np.testing.assert_array_equal(many.flows.sum(axis=1) + many.near, many.sources)
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.8])

@@ -68,6 +68,8 @@ def pack_routes(
         IndexOutOfRangeError: it computes a rank that does not exist.
     """
     rank_load, slot_load = _route_load(shuffle, target.rank), _route_load(shuffle, target.slot)
+    if slot_load is not None and slot_load in subexpressions(target.rank):
+        raise NoDataError(f"`{render(slot_load)}` says rank and slot")
     free = [Free() for _ in ranks]
     for source, data in enumerate(ranks):
         places = [place.value for place in shuffle.declared.places]

@@ -158,7 +158,7 @@ class Checker:
         self, given: Mapping[str, Any], shapes: Mapping[str, Shape], dtypes: Mapping[str, str]
     ) -> dict[str, int]:
         """The extents of a call, whose tensors have to be of these shapes and dtypes."""
-        tensors = {name: self._tensor(name, given[name], dtypes[name]) for name in shapes}
+        tensors = {name: self._sent(name, given[name], dtypes[name]) for name in shapes}
         extents = self._extents(given, tensors, shapes)
         check_divisions(self.shuffle, self.rank, extents)
         check_bounds(self.shuffle, self.rank, extents)
@@ -180,7 +180,7 @@ class Checker:
         self._check_names(given, [field.name for field in fields])
         tensors = {}
         for field in fields:
-            tensor = self._tensor(field.name, given[field.name], field.dtype)
+            tensor = self._sent(field.name, given[field.name], field.dtype)
             if tensor.shape != shapes[field.name]:
                 raise self.problem(
                     field.name,
@@ -280,7 +280,20 @@ class Checker:
                         raise self.problem(other, "is a dict; pass what it holds by name, as `**`")
                 raise self.problem(name, "is missing")
 
+    def _sent(self, name: str, value: Any, dtype: str) -> Tensor:
+        """A tensor of a dispatch."""
+        casts = "casts by scales on the path, which has no gradient: cast before dispatch"
+        return self._plain(name, value, dtype, self.shuffle.sends_differentiably, casts)
+
     def _tensor(self, name: str, value: Any, dtype: str) -> Tensor:
+        """A tensor of what comes back, whose gradient is dispatched."""
+        casts = "casts on the path, and would cast its gradient: cast before dispatch"
+        return self._plain(name, value, dtype, self.shuffle.is_differentiable, casts)
+
+    def _plain(
+        self, name: str, value: Any, dtype: str, is_differentiable: bool, casts: str
+    ) -> Tensor:
+        """A tensor that is what the spec says; ``casts`` is why else it would have no gradient."""
         if not isinstance(value, Tensor):
             raise self.problem(name, f"is a {type(value).__name__}; it must be a tensor")
         if is_traceable_wrapper_subclass(value):
@@ -292,8 +305,8 @@ class Checker:
             raise self.problem(name, f"is on {value.device}; this rank computes on {self.device}")
         if value.layout != torch.strided:
             raise self.problem(name, f"is {value.layout}; it must be torch.strided")
-        if value.requires_grad and torch.is_grad_enabled() and not self.shuffle.is_differentiable:
-            why = "casts on the path, which has no gradient: cast before dispatch"
+        if value.requires_grad and torch.is_grad_enabled() and not is_differentiable:
+            why = casts
             combine = self.shuffle.declared.combine
             if combine is None and self.shuffle.reply is not None:
                 why = "has no kernels that would sum its gradients: only its reply has one"

@@ -33,6 +33,7 @@ class Ragged:
     outer: Tensor
     point_offset: Tensor
     cell_offset: Tensor
+    num_cells: int
 
 
 def evaluate_relation(machine: Machine, arguments: Arguments) -> Points:
@@ -47,9 +48,10 @@ def evaluate_relation(machine: Machine, arguments: Arguments) -> Points:
     values = _input_values(arguments)
     if shuffle.program.relation.extents_kernel is not None:
         ragged = _ragged(machine, arguments, shuffle.program.relation.extents_kernel, values)
-        sizes.check_cells(machine.checker, arguments, int(ragged.cell_offset[-1]))
+        sizes.check_cells(machine.checker, arguments, ragged.num_cells)
         num_points = len(ragged.outer)
-        values |= {name: address(table) for name, table in vars(ragged).items()}
+        tables = {name: getattr(ragged, name) for name in ("outer", "point_offset", "cell_offset")}
+        values |= {name: address(table) for name, table in tables.items()}
     else:
         num_points = sizes.num_points(machine.checker, arguments)
     owners = None
@@ -97,22 +99,30 @@ def _input_values(arguments: Arguments) -> dict[str, int]:
 def _ragged(
     machine: Machine, arguments: Arguments, kernel: str, input_values: dict[str, int]
 ) -> Ragged:
-    num_outer = sizes.num_outer(machine.checker, arguments)
+    checker = machine.checker
+    num_outer = sizes.num_outer(checker, arguments)
     names = "points", "cells", "status"
     tables = dict(zip(names, allocate([num_outer] * 3, machine.device), strict=True))
     values = {**input_values, "num_outer": num_outer}
     values |= {name: address(table) for name, table in tables.items()}
     if num_outer:
         _launch(machine, kernel, values, machine.num_programs)
-    bad = torch.nonzero(tables["status"])
-    if len(bad):
-        outer, rank = int(bad[0]), machine.context.rank
+    given = sizes.inputs_of_sizes(checker, arguments)
+    limits = [limit for tensor in given.values() for limit in tensor.long().aminmax()]
+    sums = [tables[name].sum() for name in ("status", "points", "cells")]
+    told: list[int] = torch.stack([*sums, *limits]).tolist()  # the only wait
+    bad, num_points, num_cells = told[:3]
+    ranges = dict(zip(given, zip(told[3::2], told[4::2], strict=True), strict=True))
+    sizes.check_magnitude(checker, arguments, num_outer, ranges)
+    if bad:
+        outer, rank = int(torch.nonzero(tables["status"])[0]), machine.context.rank
         raise explain_extents(machine.shuffle, rank, arguments.inputs, arguments.extents, outer)
     indices = torch.arange(num_outer, dtype=torch.int64, device=machine.device)
     return Ragged(
-        torch.repeat_interleave(indices, tables["points"]),
+        torch.repeat_interleave(indices, tables["points"], output_size=num_points),
         _offsets(tables["points"]),
         _offsets(tables["cells"]),
+        num_cells,
     )
 
 

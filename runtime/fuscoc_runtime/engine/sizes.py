@@ -59,17 +59,6 @@ def num_points(checker: Checker, arguments: Arguments) -> int:
 
 
 def num_outer(checker: Checker, arguments: Arguments) -> int:
-    """Outermost indices of a ragged domain.
-
-    Raises:
-        InputError: no size, or sizes inside that kernels may not be able to count.
-    """
-    found = num_outer_unchecked(checker, arguments)
-    _check_magnitude(checker, arguments, found)
-    return found
-
-
-def num_outer_unchecked(checker: Checker, arguments: Arguments) -> int:
     """Outermost indices of a ragged domain; the sizes inside may be any.
 
     Raises:
@@ -133,14 +122,19 @@ def check_cells(checker: Checker, arguments: Arguments, num_cells: int) -> None:
             raise checker.problem(name, f"has {len(tensor)} cells; its sizes add up to {num_cells}")
 
 
-def _check_magnitude(checker: Checker, arguments: Arguments, num_outer: int) -> None:
-    """Points and cells must be countable: the kernel's integers would wrap unseen."""
-    highest = {}
-    for name, tensor in inputs_of_sizes(checker, arguments).items():
-        low, high = torch.stack(tensor.aminmax()).tolist()
+def check_magnitude(
+    checker: Checker, arguments: Arguments, num_outer: int, ranges: Mapping[str, tuple[int, int]]
+) -> None:
+    """Points and cells must be countable: the kernel's integers would wrap unseen. ``ranges``: the
+    least and the largest value of every input of sizes that is not empty.
+
+    Raises:
+        InputError: sizes inside that kernels may not be able to count.
+    """
+    for name, (low, _) in ranges.items():
         if low < 0:
             raise checker.problem(name, "has a negative size")
-        highest[name] = high
+    highest = {name: high for name, (_, high) in ranges.items()}
     for sizes, most in magnitudes(checker, arguments, num_outer, highest):
         if most * max(num_outer, 1) > MAX_SIZE:
             names = render_product(sizes)

@@ -104,7 +104,7 @@ def _dispatch_fresh(
     weight = weight_name(spec)
     sent = [*fields, *(value for name, value in named.items() if name != weight)]
     returned = [value for name, value in named.items() if name == weight]
-    if (needs_grad(sent) and not spec.is_differentiable) or (
+    if (needs_grad(sent) and not spec.sends_differentiably) or (
         needs_grad(returned) and not spec.back.is_differentiable
     ):
         return _dispatch_now(executor, fields, named, handle)  # raises it on every rank

@@ -161,7 +161,7 @@ class LockstepShuffle:
     ) -> list[Dispatched]:
         arguments = [*chain(*positional), *chain(*(given.values() for given in named)), *beside]
         wants = needs_grad(arguments) or saves_unchecked()
-        if wants and self.spec.is_differentiable and not problems:
+        if wants and self.spec.sends_differentiably and not problems:
             return self._dispatch_op(positional, named)
         known = problems or [None] * len(self.machines)
         generators = [

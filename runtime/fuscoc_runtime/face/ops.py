@@ -277,11 +277,31 @@ def dispatch_gradients(
     ctx: Any, grads: Sequence[Tensor], pull: Callable[..., list[Tensor]] = pull
 ) -> tuple[Any, ...]:
     (token,) = ctx.saved_tensors
-    brought = pull(ctx.shuffle, grads[: ctx.num_fields], token, ctx.dims)
+    arrived = grads[: ctx.num_fields]
+    brought = pull(ctx.shuffle, as_they_left(ctx.shuffle, arrived), token, ctx.dims)
     fields = [
         grad if wanted else None for grad, wanted in zip(brought, ctx.differentiable, strict=True)
     ]
     return None, fields, *ctx.no_grads
+
+
+def as_they_left(shuffle: str, grads: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients of the fields that arrived as those of the fields that left: a cast without scales
+    computes ``(x - shift) * factor`` of a field, or nothing but its type."""
+    declared = find(shuffle).spec.declared
+    if not declared.casts:
+        return list(grads)
+    names = [field.name for field in declared.fields]
+    lines = {cast.field: cast.normalise for cast in declared.casts}
+    found = []
+    for first in range(0, len(grads), len(names)):  # of one rank
+        arrived = dict(zip(names, grads[first:], strict=False))
+        for field in declared.source.fields:
+            grad, line = arrived[field.name], lines.get(field.name)
+            if line is not None:
+                grad = grad.float() * grad.new_tensor(line.factors, dtype=torch.float32)
+            found.append(grad.to(TORCH_DTYPES[field.dtype]))
+    return found
 
 
 def combine_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:

@@ -174,10 +174,18 @@ class ShuffleSpec:
         return (*own, *(each for each in self.back.declared.inputs if each not in own))
 
     @property
+    def sends_differentiably(self) -> bool:
+        """Whether what is dispatched gets gradients: dispatch's transpose is combine, if that
+        copies or sums, and a cast without scales is a line."""
+        combine, casts = self.declared.combine, self.declared.casts
+        is_line = all(cast.scales is None for cast in casts)
+        return combine is not None and combine.is_linear and is_line
+
+    @property
     def is_differentiable(self) -> bool:
-        """Whether gradients flow: dispatch's transpose is combine, if that copies or sums."""
-        combine = self.declared.combine
-        return combine is not None and combine.is_linear and not self.declared.casts
+        """Whether what comes back has gradients, too: dispatch takes them out, and must not cast
+        them."""
+        return self.sends_differentiably and len(self.declared.casts) == 0  # as dynamo reads it
 
 
 @dataclass(frozen=True)

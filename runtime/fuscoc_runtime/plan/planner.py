@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.comm.requests import AllToAll, AllToAlls, Request, StartGather
+from fuscoc_runtime.comm.requests import AllGather, AllToAll, AllToAlls, Request, StartGather
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan.agree import agree, attempt, raise_together
 from fuscoc_runtime.plan.arrays import upload
@@ -43,7 +43,7 @@ from fuscoc_runtime.plan.forwarders import (
 from fuscoc_runtime.plan.hops import order_copies
 from fuscoc_runtime.plan.network import NetworkHop, plan_network_hop
 from fuscoc_runtime.plan.points import sort_points
-from fuscoc_runtime.plan.receive import Received, check_slots, receive
+from fuscoc_runtime.plan.receive import Received, any_wrong_slot, check_slots, receive
 from fuscoc_runtime.plan.rounds import (
     Side,
     slices_of,
@@ -186,10 +186,7 @@ def finish_plan(
     words, *others = yield AllToAlls(tuple(parts))
     arrived = others.pop() if weights is not None else None
     if ctx.program.target.kind == "dense":
-        length = int(census.length[ctx.rank])
-        counts = census.points[:, ctx.rank]
-        # Of a target that is too large, the table to find overlaps with does not fit either.
-        yield from agree(attempt(ctx.rank, lambda: check_slots(ctx, words, counts, length)))
+        yield from _agree_on_slots(ctx, census, words)
     forwards = others.pop() if others else described.forwards
     if shares.hands_over:
         blocks = torch.split(forwards, forwarding.pairs[:, ctx.rank].tolist())
@@ -272,6 +269,22 @@ def _receive(
     if described.arriving is not None and has_receiver_kernels(wire):
         return receive_placed(*arguments, described.arriving)
     return receive(*arguments)
+
+
+def _agree_on_slots(
+    ctx: PlanContext, census: Census, words: Tensor
+) -> Generator[Request, Any, None]:
+    """Raise on all ranks what is wrong with the given slots of any. Devices tell whether there is
+    anything, so no host waits for its own."""
+    length, counts = int(census.length[ctx.rank]), census.points[:, ctx.rank]
+    # Of a target that is too large, the table to find overlaps with does not fit either.
+    found = attempt(ctx.rank, lambda: any_wrong_slot(words, length))
+    problem = found if isinstance(found, FuscoRuntimeError) else None
+    flag = found if isinstance(found, Tensor) else words.new_ones(1)
+    if (yield AllGather(flag)).any():
+        if problem is None:
+            problem = attempt(ctx.rank, lambda: check_slots(ctx, words, counts, length))
+        yield from agree(problem)
 
 
 def _wire(ctx: PlanContext, hop: NetworkHop) -> Wire:

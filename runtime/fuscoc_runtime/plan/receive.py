@@ -128,6 +128,14 @@ def target_lists(
     return lists, count(kind, 2 * num_rounds + 2, counted)[1:], row_index
 
 
+def any_wrong_slot(words: Tensor, length: int) -> Tensor:
+    """int64 [1]: 1 if ``check_slots`` finds something. Nothing waits for it here."""
+    slot = words[:, 0]
+    outside = (slot < 0) | (slot >= length)
+    times = count(torch.where(outside, length, slot), length + 1)[:length]
+    return (outside.any() | (times > 1).any()).long().view(1)
+
+
 def check_slots(
     ctx: PlanContext, words: Tensor, point_counts: Int64Array, length: int
 ) -> FuscoRuntimeError | None:

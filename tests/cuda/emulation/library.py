@@ -79,7 +79,7 @@ INSTEAD = {
         "cp.async.ca": "memcpy(shared, global, kBytes)",
         "": "(void)0",
     },
-    "sorted_back.cuh": {"bar.sync": "emulation::wait_for(1, threads)"},
+    "sorted_back.cuh": {"bar.sync": "emulation::wait_for(number, threads)"},
     "combine.cuh": {"bar.sync": "emulation::wait_for(team + 1, team_threads)"},
     "give_back.cuh": {"bar.sync": "emulation::wait_for(1, num_warps * kWarp)"},
     "vector.cuh": {

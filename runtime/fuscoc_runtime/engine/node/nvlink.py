@@ -293,11 +293,11 @@ class CudaNode:
             call.plan_ctas = min(self._ctas, call.plan_ctas)
             self._launch(self._dispatch, call.plan_ctas, address)
         else:
-            # Both at once only where they may have all SMs, and some rows leave before there is a
-            # plan: then senders find SMs that do not plan.
+            # Both at once only where they may have all SMs. Where some rows leave before there is a
+            # plan, senders then find SMs that do not plan.
             early = self._is_hopper and self._ctas == self.num_sms
-            early = early and not self.program.scatters and self.program.pieces is None
-            room = self._ctas - call.send_ctas * early
+            sends_first = not self.program.scatters and self.program.pieces is None
+            room = self._ctas - call.send_ctas * (early and sends_first)
             call.plan_ctas = max(1, min(call.plan_ctas, room))
             self._launch(self._plan, call.plan_ctas, address)
             num_ctas = self._num_copy_ctas(max(num_sources, num_slots))

@@ -118,7 +118,7 @@ class PiecesNode(CudaNode):
             "boxes_back": box_words,
             "num_boxes": 1,
             "moved": 2 + MAX_RANKS,
-            "made_of": MAX_INPUTS + MAX_RANKS + 1,
+            "made_of": MAX_INPUTS + MAX_RANKS + 1 + MAX_RANKS,
             "filled": self.limits.capacity // 64 + 1,
         }
         for_all = dict.fromkeys(

@@ -59,7 +59,7 @@ class EntryEvaluator:
         Raises:
             InputError: a size that the host knows is none, or too many outer indices.
         """
-        num_outer = sizes.num_outer_unchecked(checker, arguments)
+        num_outer = sizes.num_outer(checker, arguments)
         if not num_outer:
             sizes.check_cells(checker, arguments, 0)
             return None
@@ -92,7 +92,7 @@ class RaggedEvaluator:
         Raises:
             InputError: a size that the host knows is none.
         """
-        num_outer = sizes.num_outer_unchecked(checker, arguments)
+        num_outer = sizes.num_outer(checker, arguments)
         if not num_outer:
             sizes.check_cells(checker, arguments, 0)
             return None

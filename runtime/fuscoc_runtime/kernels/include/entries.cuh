@@ -92,21 +92,41 @@ struct Entries {
   }
 };
 
-// Plan kernel, of several CTAs: the words of all entries. CTA 0 clears what they add up before it meets the ranks;
-// the others begin when it has.
+// Plan kernel, of several CTAs: the words of all entries. CTA 0 meets the ranks, the others begin when it has. Where
+// no input is looked up, the words are there already if nothing that they follow from has changed since the handle's
+// memory was last used, and no entry was dropped then.
 template <class Shape, class Relation>
 struct PlaceEntries {
   using All = Entries<Shape>;
   static constexpr int kAtOnce = 4;  // entries of a thread, which look up or divide at the same time
+  static constexpr int kMadeOf = kMaxInputs + kMaxRanks;  // numbers that words follow from; behind them whether all
+                                                          // have places, then points to each rank, while they are counted
   struct Shared {
     Meeting meeting;
     u64 points_to[kMaxRanks];
+    u32 stale;
   };
   const Call& call;
   Shared& shared;
   const Relation relation;
   const u32 epoch;
   const int dropped;
+
+  __device__ __forceinline__ u64* counted() const { return reinterpret_cast<u64*>(call.made_of + kMadeOf + 1); }
+  __device__ __forceinline__ i64 follows_from(int i) const {
+    if (i < kMaxInputs) return call.extents[i];
+    return i - kMaxInputs < call.num_ranks ? i64(shared.meeting.num_slots_of[i - kMaxInputs]) : 0;
+  }
+  // By all threads of every CTA, before the last of them says anew what words follow from.
+  __device__ bool is_stale() const {
+    if (Shape::looks_up) return true;
+    const int i = threadIdx.x;
+    if (i < kMadeOf && __ldcg(call.made_of + i) != follows_from(i)) shared.stale = 1;
+    const Peers& peers = shared.meeting.peers;
+    if (i == kMadeOf && (__ldcg(call.made_of + i) == 0 || peers.refusing || peers.failed)) shared.stale = 1;
+    __syncthreads();
+    return shared.stale;
+  }
 
   __device__ __forceinline__ void drop(u32& word) const {
     note(call, word, u32(All::entry_points));
@@ -127,7 +147,7 @@ struct PlaceEntries {
   __device__ void run() {
     const i64 thread = i64(blockIdx.x) * blockDim.x + threadIdx.x, step = i64(gridDim.x) * blockDim.x;
     if (threadIdx.x < kMaxRanks) shared.points_to[threadIdx.x] = 0;
-    if (blockIdx.x == 0 && threadIdx.x < 2 + kMaxRanks) call.moved[threadIdx.x] = 0;
+    if (threadIdx.x == 0) shared.stale = 0;
     for (i64 word = thread; word < ceil_div(call.num_slots, 32); word += step) call.filled[word] = 0;
     __syncthreads();
     if (blockIdx.x == 0 && threadIdx.x < 2 * kMaxRanks) fence_system();  // who tells the others below
@@ -146,7 +166,31 @@ struct PlaceEntries {
       num = 0;
     }
     if (peers.failed) num = 0;
-    const u32 refusing = peers.refusing;
+    const bool stale = is_stale();
+    if (stale) make(num * num_words, thread, step);
+    if (threadIdx.x != 0) return;
+    fence_system();
+    if (atomicAdd(&call.state->sent[epoch & 1], 1u) != gridDim.x - 1) return;
+    fence_system();
+    if (stale) {
+      u64 points = 0;
+      for (int rank = 0; rank < kMaxRanks; ++rank) {
+        call.moved[2 + rank] = atomicExch(counted() + rank, u64(0));
+        points += call.moved[2 + rank];
+      }
+      call.moved[0] = points * Shape::row_bytes(0);
+      call.moved[1] = u64(call.num_sources * num_words);
+      *call.num_boxes = u32(num);
+      for (int i = 0; i < kMadeOf; ++i) call.made_of[i] = follows_from(i);
+      call.made_of[kMadeOf] = atomicAdd(&call.routing->dropped[dropped], 0u) == 0 && !peers.refusing && !peers.failed;
+      fence_system();
+    }
+    for (int rank = 0; rank < call.num_ranks; ++rank)
+      store_relaxed(ready_word(call, rank, call.rank, 0), tagged(u32(num), epoch));
+  }
+  // The `num` words of all entries.
+  __device__ void make(i64 num, i64 thread, i64 step) {
+    const u32 refusing = shared.meeting.peers.refusing;
     i64 lowest = 0, highest = 0;
     for (int i = 0; i < Shape::num_loops; ++i) {
       const i64 reach = Shape::entry_slot_step(i) * (Shape::entry_count(i) - 1);
@@ -154,17 +198,17 @@ struct PlaceEntries {
       highest += max(reach, i64(0));
     }
     u32 told[kMaxRanks] = {};  // entries of this thread that go to each
-    for (i64 first = thread; first < num * num_words; first += kAtOnce * step) {
+    for (i64 first = thread; first < num; first += kAtOnce * step) {
       i64 made[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const i64 entry = first + i * step;
-        made[i] = entry < num * num_words ? code(entry, lowest, highest) : -1;
+        made[i] = entry < num ? code(entry, lowest, highest) : -1;
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const i64 entry = first + i * step;
-        if (entry >= num * num_words) break;
+        if (entry >= num) break;
         All::codes(call)[entry] = made[i];
 #pragma unroll
         for (int rank = 0; rank < kMaxRanks; ++rank) {
@@ -180,22 +224,8 @@ struct PlaceEntries {
     for (int rank = 0; rank < kMaxRanks; ++rank)
       if (told[rank]) atomicAdd(&shared.points_to[rank], told[rank] * u64(All::entry_points));
     __syncthreads();
-    if (int(threadIdx.x) < call.num_ranks) {
-      const u64 points = shared.points_to[threadIdx.x];
-      atomicAdd(&call.moved[2 + threadIdx.x], points);
-      atomicAdd(&call.moved[0], points * Shape::row_bytes(0));
-    }
-    if (thread == 0) {
-      *call.num_boxes = u32(num);
-      call.moved[1] = u64(call.num_sources * num_words);
-    }
+    if (int(threadIdx.x) < call.num_ranks) atomicAdd(counted() + threadIdx.x, shared.points_to[threadIdx.x]);
     __syncthreads();
-    if (threadIdx.x != 0) return;
-    fence_system();
-    if (atomicAdd(&call.state->sent[epoch & 1], 1u) != gridDim.x - 1) return;
-    fence_system();
-    for (int rank = 0; rank < call.num_ranks; ++rank)
-      store_relaxed(ready_word(call, rank, call.rank, 0), tagged(u32(num), epoch));
   }
 };
 
@@ -219,6 +249,8 @@ __device__ __forceinline__ void place_entries(const Call& call) {
 template <class Shape>
 struct MoveEntries {
   using All = Entries<Shape>;
+  static constexpr int kChunks = All::kAreRows ? 8 : 1;  // words of rows that a lane looks at together,
+  static constexpr i64 kMarked = All::kAreRows ? kChunks * kWarp : All::kGroup;  // and entries of a warp
   struct Shared {
     typename All::Copier copier[kWarp];
   };
@@ -254,22 +286,29 @@ struct MoveEntries {
     });
   }
   // The slots of rows; lanes with those that are one behind the other mark them together.
-  __device__ __forceinline__ void mark_rows(const Rows<Shape>& rows) const {
-    for (const i64 slot : rows.code) {
-      const bool begins = All::begins(slot, step, lane);
-      const u32 heads = __ballot_sync(kAllLanes, slot < 0 || begins);
-      if (slot < 0 || !(heads >> lane & 1)) continue;
-      const u32 behind = heads & ~((2u << lane) - 1);
-      const int count = (behind ? __ffs(behind) - 1 : kWarp) - lane;
-      mark_word(call, call.filled, call.state->clashed, slot, count, 0);
-      mark_word(call, call.filled, call.state->clashed, slot, count, 1);
-    }
+  __device__ __forceinline__ void mark_rows(i64 slot) const {
+    const bool begins = All::begins(slot, step, lane);
+    const u32 heads = __ballot_sync(kAllLanes, slot < 0 || begins);
+    if (slot < 0 || !(heads >> lane & 1)) return;
+    const u32 behind = heads & ~((2u << lane) - 1);
+    const int count = (behind ? __ffs(behind) - 1 : kWarp) - lane;
+    mark_word(call, call.filled, call.state->clashed, slot, count, 0);
+    mark_word(call, call.filled, call.state->clashed, slot, count, 1);
   }
   __device__ void mark(int from, u32 group, i64 num) const {
     if constexpr (All::kAreRows) {
+      const int* const told = All::told(call, call.rank, from);
       const int num_words = All::num_words(call);
-      for (int turn = 0; turn < num_words; ++turn)
-        mark_rows(Rows<Shape>(All::told(call, call.rank, from), i64(group) * All::kGroup, num, turn, num_words, lane));
+      for (int turn = 0; turn < num_words; ++turn) {
+        i64 slot[kChunks];
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c) {
+          const i64 entry = i64(group) * kMarked + c * kWarp + lane;
+          slot[c] = entry < num ? __ldcg(told + entry * num_words + turn) : -1;
+        }
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c) mark_rows(slot[c]);
+      }
       return;
     }
     const i64 entry = i64(group) * All::kGroup + lane;
@@ -307,7 +346,7 @@ struct MoveEntries {
     const u32 marked = lane < call.num_ranks && !(call.routing->refusing >> lane & 1) ? told_boxes(call, lane, epoch) : 0;
     __syncwarp();  // what a lane has waited for is there for all
     if (blockIdx.x == 0 && warp == 0 && lane < call.num_ranks) *num_told(call, call.rank, lane) = tagged(marked, epoch);
-    const u32 groups = All::num_groups(marked), before = sum_to_lane(groups);
+    const u32 groups = u32(ceil_div(marked, kMarked)), before = sum_to_lane(groups);
     const u32 all = __shfl_sync(kAllLanes, before, kWarp - 1);
     for (u32 item = turn - num_turns; item < all;) {
       const u32 after = lane == 0 ? first + atomicAdd(next, 1u) - num_turns : 0;

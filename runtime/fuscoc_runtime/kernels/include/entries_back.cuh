@@ -102,37 +102,51 @@ struct GiveEntries : Back<GiveEntriesWords<Shape>> {
   __device__ void add_up(i64 first, i64 num, int num_words, i64 end, u32 absent, char* to) const {
     if constexpr (Shape::every_rank) {
       using Terms = Vector<typename Shape::Element, kLine>;
-      constexpr int batch = kLinesInFlight / 2, row = int(All::entry_bytes / kLine), words = All::kGroup * row;
+      constexpr int row = int(All::entry_bytes / kLine), words = All::kGroup * row;
+      constexpr int turns = 2, batch = 3;  // ranks, and lines of each, whose terms a lane has under way
+      // A lane has a code of the group, if there are no more.
+      const i64* const codes = All::codes(call) + first * num_words;
+      const int num_codes = int(min(num - first, i64(All::kGroup))) * num_words;
+      const bool few = num_codes <= kWarp;
+      const i64 mine = few && lane < num_codes ? __ldcg(codes + lane) : -1;
 #pragma unroll 1
-      for (int begin = lane; begin < words; begin += batch * kWarp) {
+      for (int begin = 0; begin < words; begin += batch * kWarp) {
         typename Terms::Sum sum[batch];
         bool lost[batch];
 #pragma unroll
         for (int i = 0; i < batch; ++i) Terms::begin(sum[i], false), lost[i] = false;
-        for (int turn = 0; turn < num_words; ++turn) {
-          Terms terms[batch];
-          bool there[batch];
+        for (int turn = 0; turn < num_words; turn += turns) {
+          Terms terms[turns][batch];
+          bool there[turns][batch];
 #pragma unroll
-          for (int i = 0; i < batch; ++i) {
-            const int index = begin + i * kWarp;
-            const i64 entry = first + index / row, inside = i64(index % row) * kLine;
-            const i64 code = index < words && entry < num ? __ldcg(All::codes(call) + entry * num_words + turn) : -1;
-            there[i] = code >= 0;
-            if (!there[i]) continue;
-            const int rank = entry_rank(code);
-            lost[i] |= absent >> rank & 1;
-            there[i] = !(absent >> rank & 1);
-            const char* const own = call.rows + entry_slot(code) * Shape::row_bytes(0);
-            if (there[i]) terms[i].load((rank == call.rank ? own : staging(call.rank, turn, entry)) + inside);
+          for (int t = 0; t < turns; ++t) {
+#pragma unroll
+            for (int i = 0; i < batch; ++i) {
+              const int index = begin + i * kWarp + lane, which = index / row * num_words + turn + t;
+              i64 code = __shfl_sync(kAllLanes, mine, which % kWarp);
+              if (!few && which < num_codes) code = __ldcg(codes + which);
+              there[t][i] = turn + t < num_words && which < num_codes && code >= 0;
+              if (!there[t][i]) continue;
+              const int rank = entry_rank(code);
+              lost[i] |= absent >> rank & 1;
+              there[t][i] = !(absent >> rank & 1);
+              const char* const own = call.rows + entry_slot(code) * Shape::row_bytes(0);
+              const i64 inside = i64(index % row) * kLine;
+              if (there[t][i])
+                terms[t][i].load((rank == call.rank ? own : staging(call.rank, turn + t, first + index / row)) + inside);
+            }
           }
 #pragma unroll
-          for (int i = 0; i < batch; ++i)
-            if (there[i]) terms[i].add_to(sum[i], 1.f);
+          for (int t = 0; t < turns; ++t)
+#pragma unroll
+            for (int i = 0; i < batch; ++i)
+              if (there[t][i]) terms[t][i].add_to(sum[i], 1.f);
         }
 #pragma unroll
         for (int i = 0; i < batch; ++i) {
-          const i64 at = i64(begin + i * kWarp) * kLine;
-          if (begin + i * kWarp >= words || at >= end) continue;
+          const int index = begin + i * kWarp + lane;
+          const i64 at = i64(index) * kLine;
+          if (index >= words || at >= end) continue;
           Terms made;
           made.from(sum[i]);
           if (lost[i]) made.fill(~0u);

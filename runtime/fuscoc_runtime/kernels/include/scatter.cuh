@@ -39,8 +39,14 @@ struct Scatter : Segments<Shape, Relation> {
   }
   // By a warp: every lane moves a row to the slot of a code, if that is one.
   __device__ __forceinline__ void send_row(i64 source, int code) {
-    const u32 going = __ballot_sync(kAllLanes, code >= 0);
-    if (!going) return;
+    const auto to = target_row(code_rank(code), code_slot(code));
+    if (load_row(source, code >= 0, to)) store_row(code >= 0, to);
+  }
+  // The same in two steps: whether any lane of the warp loads a row, and the stores.
+  template <class To>
+  __device__ __forceinline__ bool load_row(i64 source, bool goes, To to) {
+    const u32 going = __ballot_sync(kAllLanes, goes);
+    if (!going) return false;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     bulk_read();
     if (lane == 0) {
@@ -50,21 +56,32 @@ struct Scatter : Segments<Shape, Relation> {
       row.expect(bytes * __popc(going));
     }
     __syncwarp();  // what arrives is expected
-    const auto to = target_row(code_rank(code), code_slot(code));
-    if (code >= 0) {
+    if (goes) {
       const auto from = source_row(source);
 #pragma unroll
       for (int f = 0; f < Shape::num_fields; ++f)
         bulk_load(shared_at(f, to(f)), from(f), u32(Shape::row_bytes(f)), row.barrier, keep);
     }
+#endif
+    return true;
+  }
+  template <class To>
+  __device__ __forceinline__ void store_row(bool goes, To to) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     row.loaded();
-    if (code >= 0) {
+    if (goes) {
 #pragma unroll
       for (int f = 0; f < Shape::num_fields; ++f)
         bulk_store(to(f), shared_at(f, to(f)), u32(Shape::row_bytes(f)), keep);
     }
     bulk_commit();
 #endif
+  }
+  // Whether a row lies in its buffer alike, wherever it goes.
+  __device__ static constexpr bool lies_alike() {
+    for (int f = 0; f < Shape::num_fields; ++f)
+      if (Shape::row_bytes(f) % kBulkLine) return false;
+    return true;
   }
 
   __device__ void run(int warp, int num_warps) {

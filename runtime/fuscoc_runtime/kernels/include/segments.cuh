@@ -21,12 +21,11 @@ __device__ __forceinline__ void finish(const Call& call, u32 epoch) {
     fence_system();
     last = atomicAdd(&call.state->sent[epoch & 1], 1u) == gridDim.x - 1;
     fence_system();
+    for (int peer = 0; last && peer < call.num_ranks; ++peer)
+      if (peer != call.rank) store_relaxed(dispatch_flag(call, peer, call.rank, 0), epoch);
   }
   if (!__shfl_sync(kAllLanes, last, 0)) return;
-  __syncwarp();
   if (lane >= call.num_ranks || lane == call.rank) return;
-  fence_system();
-  store_relaxed(dispatch_flag(call, lane, call.rank, 0), epoch);
   const u32* const told = dispatch_flag(call, call.rank, lane, 0);
   wait_until(call, kDispatchGroup, lane, 0, [&] { return reached(load_acquire(told), epoch); });
 }

@@ -109,12 +109,13 @@ struct Sort {
     if constexpr (kField + 1 < Shape::num_fields) load<kField + 1>(to, from, num_rows);
   }
 
-  // Adds the rows of this CTA to `total` by key, and keeps their keys. No branch lies between the loads of a
-  // batch, or they would come one after the other: what is behind the end is read from the last row.
-  __device__ __forceinline__ void count() const {
+  // Adds the rows of this CTA to `total` by key, and keeps their keys; returns that of this thread's first one. No
+  // branch lies between the loads of a batch, or they would come one after the other: what is behind the end is
+  // read from the last row.
+  __device__ __forceinline__ u32 count() const {
     constexpr int batch = 8;
     const int end = shared.end;
-    u32 bad = 0;
+    u32 bad = 0, first = num_keys;
     for (int start = shared.begin + threadIdx.x; start < end; start += batch * kPlanThreads) {
       i64 key[batch];
 #pragma unroll
@@ -126,11 +127,14 @@ struct Sort {
         const int known = plan.known(key[b]);
         if (known >= 0) atomicAdd(&shared.plan.total[known], 1);
         else bad += key[b] != -1;
-        call.keys[row] = static_cast<unsigned char>(known >= 0 ? known : num_keys);
+        const u32 kept = known >= 0 ? known : num_keys;
+        if (b == 0 && start < shared.begin + kPlanThreads) first = kept;
+        call.keys[row] = static_cast<unsigned char>(kept);
       }
     }
     if (bad) note_dropped(call, call.state->bad_keys, numbers.use & 1, bad);
     __syncthreads();
+    return first;
   }
   // The keys of this thread's rows of a tile, a byte a step.
   __device__ __forceinline__ u32 load_keys(int from, int num_rows) const {
@@ -142,17 +146,26 @@ struct Sort {
   }
   __device__ static __forceinline__ int key_of_step(u32 keys, int step) { return int(keys >> 8 * step & 0xff); }
 
-  // Before the first tile: reads its rows, counts all, and learns where their runs begin. Returns the tile's keys,
-  // and ranks it.
+  // Counts all rows, and learns where their runs begin. Returns the keys of the first ones, which are ranked before
+  // it does `meanwhile()`.
+  template <class Meanwhile>
+  __device__ __forceinline__ u32 begin(int (&before)[steps], int num_rows, Meanwhile meanwhile) {
+    plan.begin();
+    const u32 first = count();
+    u32 keys = int(threadIdx.x) < num_rows ? first : num_keys;
+    if constexpr (steps > 1) keys = load_keys(shared.begin, num_rows);
+    plan.exchange([&] {
+      rank(keys, before, num_rows);
+      meanwhile();
+    });
+    return keys;
+  }
+  // The same of the first tile, whose rows are read meanwhile.
   __device__ __forceinline__ u32 start(char* to, int (&before)[steps]) {
     const int rows = num_rows(shared.begin);
     load(to, shared.begin, rows);
     commit_async();
-    plan.begin();
-    count();
-    const u32 keys = load_keys(shared.begin, rows);
-    plan.exchange([&] { rank(keys, before, rows); });
-    return keys;
+    return begin(before, rows, [] {});
   }
 
   // How many rows of the warp with the same key lie before this thread's; `chunk` gets the warp's counts.

@@ -1,6 +1,7 @@
 // Combine kernel of rows with one destination that `sort` has moved, and that come back as they are.
 //
-// Where rows lie, some warps of a CTA, a team, take a tile of a peer: it has told the runs that lie here. The
+// Where rows lie, some warps of a CTA, a team, take a tile of a peer: it has told the runs that lie here. On few SMs
+// all warps begin so, as two teams. The
 // team sends their rows back one behind the other, so what is read are runs, and what crosses NVLink are whole lines;
 // then it sets the tile's flag there. At the source a warp takes a group of a tile's rows: own ones lie in their
 // slots, and of the others it knows which of a peer's rows of the tile they are. Sending never waits, so every
@@ -11,7 +12,7 @@
 namespace fuscoc {
 
 struct SortedBackWords : BackWords {
-  u32 item[2];  // that the team takes next, in turn
+  u32 item[2][2];  // that a team takes next, in turn
 };
 
 template <class Shape, template <class> class Result>
@@ -23,14 +24,15 @@ struct SortedBack : RowCopies<Shape, SortedBackWords> {
   static constexpr int run_chunks = int(ceil_div(Shape::num_keys, kWarp));  // of a tile: a run a lane
   static constexpr u32 kNothing = ~0u;
 
-  int* const slots;  // of the rows of a tile, in the memory of the team: of two tiles in turn
+  const int team, num_teams;  // of this warp, those that there are
+  int* const slots;           // of the rows of a tile, in the memory of the team: of two tiles in turn
 
   __device__ __forceinline__ i64 sources_of(int rank) const { return call.routing->num_sources_of[rank]; }
   __device__ __forceinline__ int team_threads() const { return call.reduce_teams * kWarp; }
   __device__ __forceinline__ void team_barrier() const {
-    const int threads = team_threads();
+    const int threads = team_threads(), number = team + 1;
     __syncwarp();  // a split warp would be counted twice by the barrier
-    asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
   }
   // Tiles of the peer that has the most.
   __device__ __forceinline__ u32 most_tiles() const {
@@ -64,7 +66,7 @@ struct SortedBack : RowCopies<Shape, SortedBackWords> {
       ended = ended || ends;
       const int rows = lane < num_runs ? int(run[c] >> 32) : 0, slot = int(u32(run[c]));
       const int end = sum_to_lane(rows);
-      for (int r = warp; r < num_runs; r += call.reduce_teams) {
+      for (int r = warp % call.reduce_teams; r < num_runs; r += call.reduce_teams) {
         const int num = __shfl_sync(kAllLanes, rows, r), first_slot = __shfl_sync(kAllLanes, slot, r);
         int* const at = list + before + __shfl_sync(kAllLanes, end, r) - num;
         for (int i = lane; i < num; i += kWarp) at[i] = first_slot + i;
@@ -79,27 +81,28 @@ struct SortedBack : RowCopies<Shape, SortedBackWords> {
     store_relaxed(flag(at.source_rank, call.rank, at.index), shared.tag);
   }
 
-  // The tiles of peers, by the team. A flag follows while the next tile's rows are read.
+  // The tiles of peers, by a team. A flag follows while the next tile's rows are read.
   __device__ void send() const {
     const u32 num_items = most_tiles() * (call.num_ranks - 1);
     u32* const counter = &call.state->next_reduce[shared.parity];
-    const bool leads = threadIdx.x == 0;
-    const auto draw = [&] { return leads ? gridDim.x + atomicAdd(counter, 1u) : 0; };
-    u32 item = blockIdx.x, sent = kNothing, drawn = draw();
+    const int thread = int(threadIdx.x) - team * team_threads();
+    const bool leads = thread == 0;
+    const auto draw = [&] { return leads ? num_teams * gridDim.x + atomicAdd(counter, 1u) : 0; };
+    u32 item = team * gridDim.x + blockIdx.x, sent = kNothing, drawn = draw();
     u64 run[run_chunks];
     if (item < num_items) load_runs(item, run);
     for (int turn = 0; item < num_items; turn ^= 1) {
       int* const list = slots + turn * Shape::sorted_rows;
       const int num_rows = list_slots(list, run);
-      if (leads) shared.item[turn] = drawn;
+      if (leads) shared.item[team][turn] = drawn;
       team_barrier();  // the last tile's rows have been stored
       if (leads && sent != kNothing) signal(sent);
-      const u32 next = shared.item[turn];
+      const u32 next = shared.item[team][turn];
       drawn = draw();
       if (next < num_items) load_runs(next, run);
       const RemoteItem at = remote_item(call, item);
       char* const to = staging(at.source_rank, call.rank, i64(at.index) * tile_rows<Shape>(sources_of(at.source_rank)));
-      this->copy(threadIdx.x, team_threads(), num_rows, [&](int row) { return own_row(list[row]); },
+      this->copy(thread, team_threads(), num_rows, [&](int row) { return own_row(list[row]); },
                  [&](const Word& word, int i, u64) { word.store(to + i * Word::bytes); });
       sent = num_rows ? item : kNothing;
       item = next;
@@ -129,7 +132,7 @@ struct SortedBack : RowCopies<Shape, SortedBackWords> {
   }
 
   __device__ void run() const {
-    if (warp < call.reduce_teams && call.num_ranks > 1) send();
+    if (team < num_teams && call.num_ranks > 1) send();
     this->take(&call.state->next_finalise[shared.parity], u32(ceil_div(call.num_sources, group)),
                [&](u32 item) { receive(item); });
   }
@@ -143,8 +146,12 @@ __device__ __forceinline__ void sorted_back(const Call& call) {
   const int warp = int(threadIdx.x) / kWarp;
   u64* const places = reinterpret_cast<u64*>(memory) + warp * Shape::combine_rows;
   int* const slots = reinterpret_cast<int*>(memory + sizeof(u64) * Shape::teams * Shape::combine_rows);
+  constexpr u32 few_ctas = 64;  // where they, and not NVLink, are what sending takes
+  const int team = warp / call.reduce_teams;
+  const int num_teams = gridDim.x <= few_ctas && 2 * call.reduce_teams <= Shape::teams ? 2 : 1;
   const SortedBack<Shape, Result> state{
-      {{call, shared}, copied_group(shared.group), warp, int(threadIdx.x) % kWarp, places}, slots};
+      {{call, shared}, copied_group(shared.group), warp, int(threadIdx.x) % kWarp, places},
+      team, num_teams, slots + team * 2 * Shape::sorted_rows};
   if (goes_on(call, state, Result<Shape>::result_bytes(call))) state.run();
 }
 

@@ -13,7 +13,7 @@ using namespace fuscoc;
 struct Shape {
   static constexpr bool compact = false;
   static constexpr bool ragged = false;
-  static constexpr bool looks_up = true;
+  static constexpr bool looks_up = false;
   static constexpr bool comes_back = true;
   static constexpr bool disjoint = true;
   static constexpr bool apart = false;
