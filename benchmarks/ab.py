@@ -42,6 +42,7 @@ RANK_SCRIPT = Path(__file__).with_name("ab_rank.py")
 NIC = Path(__file__).with_name("network_nic.c")
 CASES = ("uniform:8192", "single:8192", "skewed:8192", "uniform:4096")
 OTHERS = ("fp8:uniform:8192", "graph:uniform:128", "graph:single:128")
+BETWEEN_NODES = ("uniform:4096", "single:4096")
 CASE = re.compile(r"((graph([1-9]\d*)?|host|fp8):)?(uniform|single|skewed):[1-9]\d*")
 COMPILE = "import sys, fuscoc; fuscoc.compile(sys.argv[1], sys.argv[2])"
 
@@ -236,12 +237,14 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--nodes", type=int, default=1, help="how many of them the ranks are on")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each")
-    parser.add_argument("--cases", type=case, nargs="+", default=[*CASES, *OTHERS])
+    parser.add_argument("--cases", type=case, nargs="+")
     parser.add_argument("--backend", choices=("cuda", "triton"), default="cuda", help="of bf16")
     parser.add_argument("--artifacts", type=Path, help="a folder for both; default: build/ab each")
     parser.add_argument("--limit", type=float, help="the largest ratio new / old that is accepted")
     parser.add_argument("--compile-only", action="store_true", help="write artifacts and stop")
     options = parser.parse_args(given)
+    if options.cases is None:
+        options.cases = [*BETWEEN_NODES] if options.nodes > 1 else [*CASES, *OTHERS]
     if options.nodes > 1 and any(each.count(":") > 1 for each in options.cases):
         parser.error("between nodes a case is a routing and its tokens, such as uniform:4096")
     return options

@@ -64,6 +64,11 @@ class Contender(ABC):
     @abstractmethod
     def combine(self) -> None: ...
 
+    def step(self) -> None:
+        """Both, one behind the other."""
+        self.dispatch()
+        self.combine()
+
     def verify(self) -> list[str]:
         """What is wrong with a dispatch and a combine; collective."""
         self.plan()

@@ -7,8 +7,10 @@ Every rank is a node of its own, by an NCCL_HOSTID of its own, so NCCL uses its 
 between them (preload ``nic.so`` of `network.py` for a NIC each); where there are fewer GPUs than
 ranks they share one. Contenders are fuscoc with ``max_sources``, fuscoc without it, and raw sends
 and receives of the bytes that must cross; they run in turn on the same inputs, and rows and sums
-are verified before and after they are timed. Where NCCL takes all ranks for those of one host,
-calls of fixed capacity can also be graphs that are replayed.
+are verified before and after they are timed. Calls are asynchronous: they run beside the caller's
+stream, which waits for them, as raw sends do. Those of fixed capacity can also be *in line*, on the
+caller's stream, as a step that needs their rows at once makes them, and, where NCCL takes all ranks
+for those of one host, graphs that are replayed.
 
 Microseconds, medians, of the slowest rank:
 
@@ -16,7 +18,7 @@ Microseconds, medians, of the slowest rank:
   *warm host* the same where only this contender's calls run.
 - *idle*: until dispatch and combine have ended, from the call of the first, on an idle GPU.
 - *busy*: the GPU's time of a call between events, while it was busy before, so that it does not
-  wait for the host; *total* of both, one behind the other.
+  wait for the host; *total* of both, one behind the other, captured as one graph.
 - *beyond* is what the total is beyond that of raw sends, and *MB* what windows and tables, or the
   buffers of raw sends, take of a rank's memory.
 
@@ -29,7 +31,6 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ COLUMNS = (
 )  # fmt: skip
 WARM = "warm host dispatch", "warm host combine"
 SHOWN = (*COLUMNS, *WARM, "beyond", "MB")
-FIXED, CAPTURED, EXACT = "fixed capacity", "fixed capacity, captured", "exact sizes"
+FIXED, EXACT = "fixed capacity", "exact sizes"
+IN_LINE, CAPTURED = "fixed capacity, in line", "fixed capacity, captured"
 
 
 class Called(Contender):
@@ -95,25 +97,44 @@ class Called(Contender):
         return wrong
 
 
+class InLine(Called):
+    """The same on the caller's stream."""
+
+    def dispatch(self) -> None:
+        moe = self.batch.moe
+        given = {"topk_idx": moe.topk_idx, "topk_weights": moe.topk_weights}
+        self.rows, self.handle = self.shuffle.dispatch(moe.x, **given)
+
+    def combine(self) -> None:
+        rows = self.rows if self.worked is None else self.worked
+        self.result = self.shuffle.combine(rows, self.handle)
+
+
 class Captured(Called):
-    """The same, each call as a graph that is replayed."""
+    """The same, each call as a graph that is replayed, and both as one."""
 
     def __init__(self, name: str, batch: Batch, shuffle: Shuffle) -> None:
         super().__init__(name, batch, shuffle)
         moe = batch.moe
-        self._forth, self._back = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        self._forth, self._back, self._both = (torch.cuda.CUDAGraph() for _ in range(3))
         given = {"topk_idx": moe.topk_idx, "topk_weights": moe.topk_weights}
         with torch.cuda.graph(self._forth, capture_error_mode="thread_local"):
             self.rows, self.handle = shuffle.dispatch(moe.x, **given)
         self.worked = torch.zeros_like(self.rows)
         with torch.cuda.graph(self._back, capture_error_mode="thread_local"):
             self.result = shuffle.combine(self.worked, self.handle)
+        with torch.cuda.graph(self._both, capture_error_mode="thread_local"):
+            _, handle = shuffle.dispatch(moe.x, **given)
+            self._together = shuffle.combine(self.worked, handle)
 
     def dispatch(self) -> None:
         self._forth.replay()
 
     def combine(self) -> None:
         self._back.replay()
+
+    def step(self) -> None:
+        self._both.replay()
 
     def verify(self) -> list[str]:
         num_slots = self.batch.expected[2]
@@ -122,17 +143,23 @@ class Captured(Called):
         wrong = self.batch.wrong_rows(self.rows[:num_slots])
         self.worked[:num_slots] = self.batch.work(self.rows[:num_slots])
         self.combine()
-        wrong += self.batch.wrong_result(self.result)
+        self.step()
+        for result in (self.result, self._together):
+            wrong += self.batch.wrong_result(result)
         self.shuffle.check()
         return wrong
+
+
+KINDS_OF_CALLS = {IN_LINE: InLine, CAPTURED: Captured}
 
 
 def microseconds(contender: Contender, barrier: Barrier) -> list[float]:
     """One measurement of every column, of this rank."""
     both = (contender.dispatch, contender.combine)
     found = [until_returned(call, barrier) for call in both]
-    found.append(until_ended(both, barrier))
-    return [*found, *(behind_work([call], barrier) for call in both), behind_work(both, barrier)]
+    found.append(until_ended(contender.step, barrier))
+    found += [behind_work(call, barrier) for call in both]
+    return [*found, behind_work(contender.step, barrier)]
 
 
 def until_returned(call: Call, barrier: Barrier) -> float:
@@ -146,25 +173,23 @@ def until_returned(call: Call, barrier: Barrier) -> float:
     return (returned - started) * 1e6
 
 
-def until_ended(calls: Sequence[Call], barrier: Barrier) -> float:
+def until_ended(call: Call, barrier: Barrier) -> float:
     """On an idle GPU."""
     barrier()
     torch.cuda.synchronize()
     started = time.perf_counter()
-    for call in calls:
-        call()
+    call()
     torch.cuda.synchronize()
     return (time.perf_counter() - started) * 1e6
 
 
-def behind_work(calls: Sequence[Call], barrier: Barrier) -> float:
+def behind_work(call: Call, barrier: Barrier) -> float:
     """Of a GPU that was busy before."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(HIDE_HOST_CYCLES)
     barrier()
     begin.record()
-    for call in calls:
-        call()
+    call()
     end.record()
     torch.cuda.synchronize()
     return begin.elapsed_time(end) * 1e3
@@ -193,7 +218,7 @@ def run_case(
     contenders: list[Contender] = [
         RawWire(batch, model, slice_bytes=len(batch.moe.x) * model.row_bytes),
         *(
-            (Captured if name == CAPTURED else Called)(name, batch, shuffle)
+            KINDS_OF_CALLS.get(name, Called)(name, batch, shuffle)
             for name, shuffle in zip(options.contenders, shuffles, strict=True)
         ),
     ]
@@ -286,7 +311,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=31)
     parser.add_argument("--compile-only", action="store_true", help="write the artifact and stop")
     parser.add_argument("--wire", type=wire, default=0, help=WIRES)
-    names = FIXED, CAPTURED, EXACT
+    names = FIXED, IN_LINE, CAPTURED, EXACT
     parser.add_argument("--contenders", nargs="+", choices=names, default=[FIXED, EXACT])
     parser.add_argument("--num-sms", type=int, help="for copies; else all, or a share of them")
     parser.add_argument("--gemm", action="store_true", help="the same beside GEMMs as well")

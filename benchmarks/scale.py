@@ -294,10 +294,13 @@ def render_fixed(results: Sequence[scale_fixed.Result]) -> str:
     """The section of fixed capacity."""
     last, columns = results[-1], scale_fixed.COLUMNS
     host = 1e3 * max(last.dispatch_seconds, last.combine_seconds)
+    steepest = max(exponent(results, of) for _, _, of in columns)
     bars = (
         f"At {last.num_ranks:,} ranks a call takes {host:.3f} ms of the host, where at most "
         f"{BAR_HOST_MS} ms are wanted, and no host\nreads counts. Devices tell them inside a node: "
-        f"each tells each other {last.counts_bytes / 1024:,.0f} KB."
+        f"each tells each other {last.counts_bytes / 1024:,.1f} KB, where at most "
+        f"{BAR_COUNTS_BYTES >> 10} are\nwanted. Nothing grows faster than the ranks to the power "
+        f"of {steepest:.2f}."
     )
     parts = "## Fixed capacity", scale_fixed.WHAT, table(columns, results), bars
     return "\n\n".join(parts) + "\n"

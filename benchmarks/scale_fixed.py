@@ -71,8 +71,9 @@ class Result:
 
 WHAT = f"""
 With `max_sources` hosts neither count nor plan. They hand over kernels, and sends and receives
-whose sizes never change: here with room for {TOKENS} tokens a rank, hidden {MODEL.hidden:,},
-top-{MODEL.topk} of {MODEL.experts:,} experts, nodes of {RANKS_PER_NODE}. The other ranks are faked,
+whose sizes never change; in rounds, where slabs are large and messages would not be small. Here
+there is room for {TOKENS} tokens a rank, hidden {MODEL.hidden:,}, top-{MODEL.topk} of
+{MODEL.experts:,} experts, nodes of {RANKS_PER_NODE}. The other ranks are faked,
 and so are the driver and NCCL, whose functions return at once. So these are times of fuscoc's own
 host, from a call whose arguments are of the forms of an earlier one until all is handed over. What
 NCCL takes of a host to post is not in them, nor anything of GPUs and networks. Slabs are those of

@@ -109,9 +109,9 @@ def _window(
         yield Part(
             "rows", f"`{each.name}`, {row_bytes:,} bytes for a row", product(num_rows, row_bytes)
         )
-    if "combine" in node.kernels:
-        use = f"sums of a rank for every segment, {node.partial_bytes:,} bytes"
-        yield Part("staging", use, product(sources, node.partial_bytes))
+    if "combine" in node.kernels and ranks > 1:
+        use = f"sums of another rank for every segment, {node.partial_bytes:,} bytes"
+        yield Part("staging", use, product(ranks - 1, taken_on, node.partial_bytes))
     points = product(sources, program.fanout, node.point_bytes)
     yield Part("points", "slots and weights of every point, for every handle", points, ENTRIES)
     if program.is_compact:

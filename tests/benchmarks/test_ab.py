@@ -122,6 +122,7 @@ def test_nodes_have_no_graphs(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         ab.main(["old", "new", "--nodes", "2", "--cases", "graph:uniform:128"])
     assert "between nodes a case is" in capsys.readouterr().err
+    assert ab.arguments(["old", "new", "--nodes", "2"]).cases == ["uniform:4096", "single:4096"]
 
 
 def test_the_shape_is_the_one_that_is_compiled() -> None:

@@ -85,7 +85,7 @@ def test_windows_and_slabs_are_as_large_as_said(text: str, name: str, max_source
     ids=["any routing", "compact", "limited"],
 )
 def test_a_model_on_64_ranks(changed: str, rows: int, is_small: bool, tmp_path: Path) -> None:
-    """128 tokens of 7,168 values: rows, and as much for what comes back to 8 ranks from 8 nodes."""
+    """128 tokens of 7,168 values: rows, and what 7 ranks send back of segments of 8 nodes."""
     spec, topology = tmp_path / "moe.fsc", Topology(8, 8)
     spec.write_text(MOE.read_text().replace("packed(s) align 128", changed))
     [shuffle] = read_shuffles(spec, {})
@@ -96,7 +96,7 @@ def test_a_model_on_64_ranks(changed: str, rows: int, is_small: bool, tmp_path: 
     if "compact" in changed:
         slots = 64 * 128 * 8 + 4 * 127
         window += 4 * ceiling(8 * slots)
-    window += row * rows + row * sources + 4 * 8 * 8 * sources + 4 * sources + 8 * sources
+    window += row * rows + row * 7 * 8 * 128 + 4 * 8 * 8 * sources + 4 * sources + 8 * sources
     blocks = 8 * -(-columns // node.key_block)
     window += ceiling(4 * 2 * 8 * 8 * (columns + 1)) + ceiling(4 * 8 * blocks) + 8 * 1024
     assert fixed.total(fixed.window(shuffle, node, topology, 128)) == window

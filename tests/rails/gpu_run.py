@@ -111,6 +111,40 @@ def beside(runs: Runs) -> None:
         runs.wrong.append(f"beside: {int(off)} elements differ")
 
 
+def captured_gradients(runs: Runs) -> None:
+    """The same of one layer, as a graph, of other data than were captured."""
+    given = runs.batch("uniform", 64)
+    leaves = [given[0].requires_grad_(), given[2].requires_grad_()]
+
+    def step() -> tuple[torch.Tensor, ...]:
+        x, idx, weights = given
+        rows, handle = runs.shuffle.dispatch(x, topk_idx=idx, topk_weights=weights)
+        result = runs.shuffle.combine(rows * 2, handle)
+        return torch.autograd.grad(result.square().mean(), leaves)
+
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        found = step()
+    for kind in ("messy", "uniform"):
+        with torch.no_grad():
+            for static, new in zip(given, runs.batch(kind, 64), strict=True):
+                static.copy_(new)
+        graph.replay()
+        x, idx, weights = given
+        plain = 2 * x * (weights * (idx >= 0)).sum(1, keepdim=True)
+        wanted = torch.autograd.grad(plain.square().mean(), leaves)
+        for name, one, other in zip(("x", "weights"), found, wanted, strict=True):
+            error = float((one - other).norm() / other.norm())
+            if not error < 1e-2:
+                runs.wrong.append(f"graph {kind}: gradients of {name} are off by {error:.1e}")
+    graph.reset()  # NCCL would wait for it at the end
+    runs.shuffle.check()
+
+
 def refused_capture(runs: Runs) -> None:
     """Where NCCL has a network, graphs are refused, and calls go on."""
     x, idx, weights = runs.batch("uniform", 128)
@@ -150,6 +184,30 @@ def mistakes(artifact: str, wrong: list[str], **options: Any) -> None:
         wrong.append(f"{int(handle.dropped)} points are dropped")
 
 
+def captured_drops(artifact: str, wrong: list[str], **options: Any) -> None:
+    """Two ranks, a graph: rows without a slot in the other node are told of every replay."""
+    shuffle = Shuffle(artifact, max_sources=MOST, capacity=128, **options)
+    device, rank, replays = shuffle.device, shuffle.rank, 3
+    idx = torch.full((100, MODELS[-1].topk), -1, dtype=torch.int64, device=device)
+    x, weights = torch.ones(100, MODELS[-1].hidden, device=device), torch.ones_like(idx).float()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        _, handle = shuffle.dispatch(x, topk_idx=idx, topk_weights=weights)
+    idx[:, 0] = 0  # 100 rows of rank 0 have slots, then 28 of those of rank 1
+    for _ in range(replays):
+        graph.replay()
+        if int(handle.dropped) != 72 * rank:
+            wrong.append(f"{int(handle.dropped)} points of a graph are dropped")
+    graph.reset()
+    try:
+        shuffle.check()
+        said = "no error"
+    except FuscoRuntimeError as error:
+        said = str(error)
+    if (f"{72 * replays} points" if rank == 1 else "no error") not in said:
+        wrong.append(f"rank {rank} is told {said} of a graph")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--topology", type=Topology.parse, default=Topology(2, 1))
@@ -159,7 +217,7 @@ def main() -> int:
     parser.add_argument("artifacts", nargs="+", help="of all models")
     given = parser.parse_args()
     if given.round_bytes is not None:
-        slabs.ROUND_BYTES = given.round_bytes
+        slabs.ROUND_BYTES = slabs.MESSAGE_BYTES = given.round_bytes
     device = join(given.topology, given.one_host)
     options = {"topology": given.topology, "device": device, "timeout": TIMEOUT}
     wrong: list[str] = []
@@ -181,8 +239,12 @@ def main() -> int:
             beside(runs)
         if model == MODELS[-1]:
             gradients(runs)
+            if given.one_host:
+                captured_gradients(runs)
             if dist.get_world_size() == 2:
                 mistakes(artifact, wrong, **options)
+                if given.one_host:
+                    captured_drops(artifact, wrong, **options)
         if dist.get_rank() == 0:
             print(f"{model}: {len(wrong)} wrong so far", flush=True)
     return told(wrong)

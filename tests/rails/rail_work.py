@@ -3,7 +3,11 @@ function runs on one rank."""
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -12,6 +16,7 @@ import torch
 
 from fuscoc_runtime.engine.node import slabs
 from fuscoc_runtime.engine.node.rails import RailNode
+from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face.shuffle import Shuffle
 from tests.node_triton import rank_work
 from tests.node_triton.rank_work import batch, run, said_by
@@ -104,8 +109,9 @@ def dispatch_is_refused(group: Any, artifact: str, topology: str) -> list[str]:
     return said
 
 
-def captured(group: Any, artifact: str, topology: str) -> str:
-    """Calls in the memory of captured ones, among others; what is said where none can be."""
+def captured(group: Any, artifact: str, topology: str) -> list[str]:
+    """Calls in the memory of captured ones, among others; what is said of points without a slot,
+    and between hosts, where none can be captured."""
     shuffle = open_shuffle(group, artifact, topology)
     rings = shuffle.engine.node.rings
     for seed, is_captured in enumerate((True, False, True, True)):
@@ -113,9 +119,38 @@ def captured(group: Any, artifact: str, topology: str) -> str:
             run(shuffle, batch(shuffle.spec, [3, 2], seed), combines=2)
     shuffle.check()
     shuffle = open_shuffle(group, artifact, topology, capacity=8)
-    rings = shuffle.engine.node.rings
-    with mock.patch.object(rings, "next", partial(_entry, rings.next, True)):
-        return said_by(lambda: shuffle.dispatch(**points(1, shuffle.rank)))
+    node = shuffle.engine.node
+    assert isinstance(node, RailNode)
+    with mock.patch.object(node.rings, "next", partial(_entry, node.rings.next, True)):
+        _, handle = shuffle.dispatch(**points(4, shuffle.rank))
+        with mock.patch.object(node.rails, "_is_watched", True):  # as on a GPU
+            assert node.rails.under_way() == 0  # kernels have told that all has come
+        said = [f"{int(handle.dropped)} points", said_without_traces(shuffle.check)]
+        between_hosts = replace(shuffle.engine.members, is_one_host=False)
+        with mock.patch.object(node, "_members", between_hosts):
+            said.append(said_by(lambda: shuffle.dispatch(**points(1, shuffle.rank))))
+    return said
+
+
+def said_without_traces(check: Callable[[], None]) -> str:
+    """What is said, by an error that keeps nothing of its caller once it is gone."""
+
+    def call() -> tuple[str, weakref.ref[Any]]:
+        graph = torch.zeros(0)  # NCCL waits for real ones when it ends
+        try:
+            check()
+            said = "no error"
+        except FuscoRuntimeError as error:
+            said = str(error)
+        return said, weakref.ref(graph)
+
+    gc.disable()
+    try:
+        said, graph = call()
+        assert graph() is None
+    finally:
+        gc.enable()
+    return said
 
 
 def _entry(next_one: Any, is_captured: bool, _: bool) -> Any:
@@ -192,7 +227,7 @@ def _noted(taken: list[bool], call: Any, *arguments: Any) -> Any:
 def rounds(group: Any, artifact: str, topology: str, batches: Any) -> tuple[int, int, int]:
     """Calls whose slabs travel in several rounds, between ranks that say they are of several hosts;
     how many, and of how many places. Then how many of one host."""
-    with mock.patch.object(slabs, "ROUND_BYTES", 1):
+    with mock.patch.multiple(slabs, ROUND_BYTES=1, MESSAGE_BYTES=1):
         with mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}"):
             rank_work.epochs(group, artifact, batches, 5, topology=topology)
             node = open_shuffle(group, artifact, topology).engine.node

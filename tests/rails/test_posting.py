@@ -19,6 +19,7 @@ from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.requests import Rows, StartRound
 from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, HopTimeoutError, NetworkError
 from fuscoc_runtime.kernels.commands import CommandList, Exchange, as_numbers
+from fuscoc_runtime.kernels.loader import load_device_kernel
 from fuscoc_runtime.kernels.nccl import NcclError
 from fuscoc_runtime.topology import Topology
 
@@ -94,6 +95,21 @@ def test_who_tells_how_far_the_stream_is() -> None:
         assert rail.under_way() == 7
         words.write(1, 7)
         assert rail.under_way() == 0
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2**31 - 1, 2**31, 2**32 - 1])
+def test_exchanges_of_no_call_are_told_between_calls(calls: int) -> None:
+    """Of two, and of the call behind them, the host sees that each is under way."""
+    tell = load_device_kernel("hop", "tell", ("told", "place"), interpreted=True)
+    rail = OneRail(Group())
+    for place in (0, 1):
+        rail._told.write(place, calls)
+    for _ in range(2):
+        for place in (0, 1):
+            tell.launch({"told": rail.told, "place": place}, 1)
+            assert (rail._told[0] == rail._told[1]) == (place == 1)
+    rail._told.write(0, calls + 1)
+    assert rail._told[0] != rail._told[1]
 
 
 def test_what_nccl_says_is_told() -> None:

@@ -83,8 +83,9 @@ def test_repeats(pool: Pool) -> None:
 
 
 def test_captured_calls_have_memory_of_their_own(pool: Pool) -> None:
-    for said in pool.run(rail_work.captured, 2, path(SMALL), "2x1"):
-        assert "cannot be captured by a CUDA graph: with such a capacity" in said
+    for dropped, no_slot, between_hosts in pool.run(rail_work.captured, 2, path(SMALL), "2x1"):
+        assert f"FSR018] {dropped}" in no_slot
+        assert "cannot be captured by a CUDA graph: between hosts" in between_hosts
 
 
 small_or_larger = pytest.mark.parametrize(

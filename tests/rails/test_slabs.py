@@ -24,10 +24,12 @@ from tests.engine import specs
         (1024, 4, [344, 344, 336]),
         (4096, 8, [144, 3888, 64]),
         (16, 2, [16]),
+        (16, 128, [16]),
     ],
 )
 def test_rows_that_travel_at_once(tokens: int, num_nodes: int, rounds: list[int]) -> None:
-    """Of 14 kB: first and last those of 1024 tokens to one node, or as many bytes to several."""
+    """Of 14 kB: first and last those of 1024 tokens to one node, or as many bytes to several,
+    but no small messages to very many."""
     assert [len(each) for each in divide(tokens, 2 * 7168, num_nodes)] == rounds
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -36,7 +35,7 @@ from fuscoc_runtime.engine.node.triton_memory import (
 )
 from fuscoc_runtime.engine.node.triton_program import COMBINED
 from fuscoc_runtime.errors import InputError
-from fuscoc_runtime.kernels.commands import Command, Exchange, Launch, Turn
+from fuscoc_runtime.kernels.commands import Command, CommandList, Exchange, Launch, Turn
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
@@ -74,6 +73,8 @@ class RailNode(TritonNode):
         )
         self._no_source = [torch.empty(0)] * len(shuffle.program.buffers["source"])
         super().__init__(artifact, shuffle, node, members, limits, num_sms)
+        tell = self._program.load("hop", "tell", ("told", "place"))
+        self._tells = [Launch(tell, "one", {"place": place}) for place in ("begun", "ended")]
 
     def dispatch(
         self,
@@ -237,11 +238,13 @@ class RailNode(TritonNode):
     def bring_back(self, of_points: Tensor) -> Tensor:
         """What this rank has found for the points [num_sources, fanout] that it has taken on, 0 for
         those of others, at its own points: [max_sources, fanout]."""
-        if of_points.is_cuda and torch.cuda.is_current_stream_capturing():
-            self._refuse_capture("gradients of weights come back between nodes")
         found = of_points.view(self._num_nodes, self._stride, -1)
         others = torch.empty_like(found)
-        self._rails.exchange(self._rails.between(found, others))
+        exchange = self._rails.command(self._rails.between(found, others), is_told=True)
+        begins, ends = self._tells
+        commands = CommandList(self._device, [begins, exchange, ends])
+        values = {"one": 1, "told": self._rails.told, "begun": 0, "ended": 1}
+        self._rails.submit(commands, commands.numbers(values))
         others[self._program.node] = found[self._program.node]
         return others.sum(0)
 
@@ -277,7 +280,7 @@ class RailNode(TritonNode):
         if self._may_overflow:
             acknowledge = program.load("hop", "acknowledge", ("call",))
             receipts = self._rails.between(slabs.receipts_out, slabs.receipts)
-            commands.append(self._rails.command(receipts))
+            commands.append(self._rails.command(receipts, is_told=True))
             commands.append(Launch(acknowledge, "one"))
         return commands
 
@@ -376,14 +379,9 @@ class RailNode(TritonNode):
     def _check_capture(self) -> None:
         """Raise unless a CUDA graph can have what travels."""
         if not self._members.is_one_host:
-            self._refuse_capture("between hosts a graph would wait for threads of NCCL's")
-        if self._may_overflow:
-            self._refuse_capture("with such a capacity, nodes tell each other what had no slot")
-
-    def _refuse_capture(self, why: str) -> NoReturn:
-        # What the stream tells of such exchanges while they travel is numbered by the host.
-        name, rank = self.shuffle.name, self._members.rank
-        raise InputError(name, rank, f"cannot be captured by a CUDA graph: {why}")
+            why = "between hosts a graph would wait for threads of NCCL's"
+            problem = f"cannot be captured by a CUDA graph: {why}"
+            raise InputError(self.shuffle.name, self._members.rank, problem)
 
     def _allocate_segments(self) -> list[Tensor]:
         # What else a handle has of its own segments.
@@ -408,7 +406,8 @@ class RailNode(TritonNode):
     def _words(self, index: int) -> dict[str, int]:
         own = {f"own_{name}s": address(self._own[index][name]) for name in ("rank", "key")}
         own["node_keys"] = address(self._program.node_keys)
-        return super()._words(index) | own | self._slabs.words | {"exchanges": self._rails.told}
+        told = {"exchanges": self._rails.told, "receipts_travel": int(self._may_overflow)}
+        return super()._words(index) | own | self._slabs.words | told
 
 
 def _behind(launch: Launch, exchange: Exchange) -> Launch:

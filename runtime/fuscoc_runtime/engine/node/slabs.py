@@ -25,6 +25,9 @@ ROUND_BYTES = 14_000_000
 that one and behind this one, and it takes little time beside the wire; so does the begin of a
 round. Inside a host all travels at once: NVLink is as fast as what would be hidden, and NCCL gives
 a message of up to 16 MB a channel half of the channels."""
+MESSAGE_BYTES = 1_000_000
+"""Of rows, about, that a round brings to a rank at least: with many ranks messages would be small
+else."""
 STEP = 8
 """Rounds are of multiples of so many places, whose flags are aligned."""
 
@@ -76,7 +79,9 @@ def lay_out_slab(
 def divide(places: int, row_bytes: int, num_nodes: int) -> list[range]:
     """The rounds in which so many places of a slab travel, whose rows have so many bytes: at most
     three, of which that between the others is the largest."""
-    rounds = max(1, places * row_bytes * (num_nodes - 1) // ROUND_BYTES)
+    to_a_rank = places * row_bytes
+    rounds = min(to_a_rank * (num_nodes - 1) // ROUND_BYTES, to_a_rank // MESSAGE_BYTES)
+    rounds = max(1, rounds)
     step = -(-places // (rounds * STEP)) * STEP
     last = max(step, (places - 1) // step * step)
     bounds = sorted({0, min(step, places), min(last, places), places})

@@ -122,7 +122,7 @@ class TritonMemory:
     def _lay_out(self, num_entries: int) -> tuple[dict[str, list[int]], int]:
         """Offsets of the parts of a window, and its bytes."""
         program, limits, num_ranks = self._program, self.limits, self._program.num_ranks
-        sources = num_ranks * limits.max_sources
+        sources, others = num_ranks * limits.max_sources, (num_ranks - 1) * limits.max_sources
         meeting = num_ranks * 4 * self._is_exact
         return lay_out(
             {
@@ -136,7 +136,7 @@ class TritonMemory:
                 "refused": [num_ranks * 8] * num_entries,
                 "points": [sources * program.shuffle.program.fanout * program.spec.point_bytes]
                 * (num_entries + self._is_exact),
-                "staging": [sources * program.spec.partial_bytes if program.combines else 0],
+                "staging": [others * program.spec.partial_bytes if program.combines else 0],
                 "row_index": [limits.capacity * 8 * program.is_compact] * num_entries,
                 "claims": [limits.capacity * 4 * program.is_dense] * num_entries,
                 "rows": [self._num_rows * size for size in program.row_bytes],

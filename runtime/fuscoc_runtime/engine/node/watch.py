@@ -201,7 +201,10 @@ class NodeWatch:
     def _raise(self, now: Trouble) -> None:
         for error, told in self._new(self._told, now):
             self._told = told
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # else it would keep all frames that it passes, and graphs in them
 
     def _log_new(self, now: Trouble) -> None:
         for error, logged in self._new(self._logged, now):

@@ -113,7 +113,7 @@ def dispatch(
     ends = True
     if across:
         ends = slabs.is_last(call, end)
-        if ends:
+        if ends & (sync.word(call, words.RECEIPTS_TRAVEL) == 0):  # else what is behind them tells
             slabs.tell_exchange(call, 1)
         count = tl.where(count > 0, slabs.num_taken_on(call, first, end), 0)
         most = tl.where(most > 0, slabs.num_taken_on(call, first, end), 0)

@@ -15,6 +15,7 @@ slabs, points, of_tiles = load("slabs"), load("points"), load("tiles")
 hop_counts = load("hop_counts")
 
 POINTS = tl.constexpr(256)  # that a program drops at once
+TOP = tl.constexpr(-(2**31))  # the bit of a number that calls do not reach
 
 
 @triton.jit
@@ -118,6 +119,7 @@ def acknowledge(call: tl.int64):
     """A kernel of one program behind a dispatch: count the points of this rank that had no slot in
     other nodes, as their ranks have told it."""
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    slabs.tell_exchange(call, 1, 0)
     routing = sync.array(call, words.ROUTING, tl.int32)
     lost = tl.full((), 0, tl.int64)
     for node in range(sync.word(call, words.NUM_NODES)):
@@ -132,3 +134,13 @@ def acknowledge(call: tl.int64):
         tl.atomic_add(routing + words.DROPPED + (use & 1), times)
     tl.debug_barrier()
     sync.tell_troubles(call)
+
+
+@triton.jit(do_not_specialize=range(2))
+def tell(told: tl.int64, place: tl.int64):
+    """A kernel of one program around an exchange that is of no call: as `slabs.tell_exchange`, by a
+    number that neither the call before nor the one behind it has."""
+    told = told.to(tl.int64).to(tl.pointer_type(tl.int32))
+    place = place.to(tl.int64)
+    other = tl.load(told + 1 - place, volatile=True)
+    tl.store(told + place, tl.where(place == 0, other ^ TOP, other))

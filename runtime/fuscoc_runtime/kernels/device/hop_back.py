@@ -16,6 +16,8 @@ from fuscoc_runtime.kernels.device import load
 words, vectors, sync = load("words"), load("vectors"), load("sync")
 slabs, points, back, of_rows = load("slabs"), load("points"), load("combine"), load("sums")
 
+NODES = tl.constexpr(8)  # whose flags are looked at together
+
 
 @triton.jit
 def collect(
@@ -119,11 +121,8 @@ def finish(
     elif ends & (rows_ticket >= 0):
         back.poison_all(result, result_bytes, num_fields)
     if ends & (tl.program_id(0) == 0):
-        for node in range(sync.word(call, words.NUM_NODES)):
-            if node != sync.word(call, words.NODE):
-                note_refusals(call, node, tag)
-            # It has been sent, and ranks will be added to it.
-            tl.store(slabs.status_of(slabs.going_back(call, node)), 0)
+        for first in range(0, sync.word(call, words.NUM_NODES), NODES):
+            note_refusals(call, first, tag)
     if ends:
         back.finish(call, turn)
     else:
@@ -131,15 +130,32 @@ def finish(
 
 
 @triton.jit
-def note_refusals(call, node, tag):
-    """Count the ranks of a node whose rows some segment of this rank lacks."""
-    slab = slabs.come_back(call, node)
-    num_ranks = sync.word(call, words.NUM_RANKS)
+def note_refusals(call, first, tag):
+    """Count the ranks of nodes from ``first`` on whose rows some segment of this rank lacks."""
+    node, exists, slab = nodes_from(call, first)
     own = tl.full((), 1, tl.int32) << sync.word(call, words.RANK).to(tl.int32)
-    refusing = tl.where(slabs.is_of(slab, tag), tl.load(slabs.status_of(slab)), own)
-    for peer in range(num_ranks):
-        if (refusing >> peer) & 1 == 1:
-            back.note_refusal(call, node * num_ranks + peer)
+    is_theirs = tl.load(slab.to(tl.pointer_type(tl.int64)), mask=exists, other=0) == tag
+    refusing = tl.load(slabs.status_of(slab), mask=exists, other=0)
+    refusing = tl.where(exists & (is_theirs == 0), own, refusing)
+    if vectors.largest(refusing, 0) > 0:
+        num_ranks = sync.word(call, words.NUM_RANKS)
+        for index in range(NODES):
+            bits = vectors.pick(refusing, index, NODES)
+            for peer in range(num_ranks):
+                if (bits >> peer) & 1 == 1:
+                    back.note_refusal(call, (first + index) * num_ranks + peer)
+    # It has been sent, and ranks will be added to it.
+    left = slabs.status_of(slabs.going_back(call, node))
+    tl.store(left, 0, mask=node < sync.word(call, words.NUM_NODES))
+
+
+@triton.jit
+def nodes_from(call, first):
+    """The nodes from ``first`` on that are looked at together, which of them are others, and the
+    slabs that have come back from these."""
+    node = first + tl.arange(0, NODES)
+    exists = (node < sync.word(call, words.NUM_NODES)) & (node != sync.word(call, words.NODE))
+    return node, exists, slabs.come_back(call, tl.where(exists, node, 0))
 
 
 @triton.jit
@@ -155,27 +171,31 @@ def finish_one(
     there = back.sent_here(call, source)
     lacks = back.lacking(there, absent)
     place = source % sync.word(call, words.STRIDE)
-    found = flags_of(call, place, tag)
-    has_some = (vectors.largest(slots, 0) >= 0) | (vectors.largest(there, 0) >= 0)
-    stores = True
+    num_nodes = sync.word(call, words.NUM_NODES)
+    flags = flags_of(call, 0, place, tag)  # on their way while this node's rows are added up
     to = place
     if places:
         to = points.cell_of(call, place, fanout, strided)
-        stores = has_some | (found != 0)
+    is_lost = vectors.largest(lacks, 0)
     for part in range(parts):
         has, sums = of_rows.sum_here(
             call, part, source, slots, bits, there, rows, zero, add_row, add_partial,
             partial_bytes, fanout, lanes, weighted,
         )  # fmt: skip
-        for node in range(sync.word(call, words.NUM_NODES)):
-            if flag_at(call, node, place, tag) == slabs.SUMMED:
-                slab = slabs.come_back(call, node)
-                row = slabs.row_back(call, slab, place, partial_bytes)
-                sums = add_partial(part, row, has, sums)
-                has = has | 1
-        if stores:
+        for first in range(0, num_nodes, NODES):
+            found = flags
+            if first > 0:
+                found = flags_of(call, first, place, tag)
+            is_lost |= vectors.largest(found & slabs.LOST, 0)
+            for node in range(first, tl.minimum(first + NODES, num_nodes)):
+                if vectors.pick(found, node - first, NODES) == slabs.SUMMED:
+                    slab = slabs.come_back(call, node)
+                    row = slabs.row_back(call, slab, place, partial_bytes)
+                    sums = add_partial(part, row, has, sums)
+                    has = has | 1
+        if (has != 0) | (places == 0):
             store_result(part, result, to, sums)
-    if (vectors.largest(lacks, 0) == 1) | ((found & slabs.LOST) != 0):
+    if is_lost != 0:
         tl.debug_barrier()
         for part in range(parts):
             store_result(part, result, to, lost())
@@ -185,18 +205,10 @@ def finish_one(
 
 
 @triton.jit
-def flag_at(call, node, place, tag):
-    """What a node has of a segment of this rank: its flag, 0 of the own node; lost if the rank
-    there is out of step."""
-    slab = slabs.come_back(call, node)
-    flag = tl.where(slabs.is_of(slab, tag), tl.load(slabs.flag_of(slab, place)), slabs.LOST)
-    return tl.where(node == sync.word(call, words.NODE), 0, flag)
-
-
-@triton.jit
-def flags_of(call, place, tag):
-    """The flags of all nodes together."""
-    found = tl.full((), 0, tl.int32)
-    for node in range(sync.word(call, words.NUM_NODES)):
-        found |= flag_at(call, node, place, tag)
-    return found
+def flags_of(call, first, place, tag):
+    """What nodes from ``first`` on have of a segment of this rank, together: their flags, 0 of the
+    own node; lost if the rank there is out of step."""
+    _, exists, slab = nodes_from(call, first)
+    told = tl.load(slab.to(tl.pointer_type(tl.int64)), mask=exists, other=0)
+    flags = tl.load(slabs.flag_of(slab, place), mask=exists, other=0)
+    return tl.where(exists & (told != tag), slabs.LOST, flags)

@@ -17,6 +17,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, points = load("words"), load("vectors"), load("sync"), load("points")
+of_rows = load("sums")
 
 
 @triton.jit
@@ -94,7 +95,7 @@ def take_back(
     tile_rows: tl.constexpr,
 ):  # fmt: skip
     """The results of this rank's segments from ``first`` on: rows of its own slots, and what peers
-    have put into ``sent``, room for each rank and segment; NaN where ``absent`` ones have not.
+    have put into ``sent``, room for each of them and segment; NaN where ``absent`` ones have not.
     Those, a bit each. As in ``combine``, one that it ``places`` and has no row is left as it is."""
     rank = sync.word(call, words.RANK)
     sources, inside, codes = own_codes(call, first, limit, tile_rows)
@@ -102,7 +103,8 @@ def take_back(
     has = codes >= 0
     here = has & (peers == rank)
     lost = has & ((peers != rank) & (((absent >> peers) & 1) == 1))
-    sent += (peers.to(tl.int64) * sync.word(call, words.MAX_SOURCES) + sources) * partial_bytes
+    among = of_rows.place_among_others(peers.to(tl.int64), rank)
+    sent += (among * sync.word(call, words.MAX_SOURCES) + sources) * partial_bytes
     tiles = load_back(rows, (codes & words.SLOT_MASK).to(tl.int64), here, sent, has, lost)
     if places:
         cells = sync.array(call, words.SRC_OFFSETS, tl.int64) + sources

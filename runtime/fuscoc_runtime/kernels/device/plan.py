@@ -26,6 +26,7 @@ from fuscoc_runtime.kernels.device import load
 words, vectors, sync, slabs = load("words"), load("vectors"), load("sync"), load("slabs")
 of_tiles, reports = load("tiles"), load("reports")
 
+RANKS = tl.constexpr(8)  # of all nodes, whose counts are looked at together
 COUNTS = tl.constexpr(2048)  # that a program of `exchange` adds up at once
 PAIRS = tl.constexpr(128 * 128)  # of points that a program of `count` compares at once
 
@@ -293,9 +294,21 @@ def place_keys(
 def rows_here(call, counts, columns):
     """Rows of a compact target on this rank."""
     rows = tl.full((), 0, tl.int32)
-    for peer in range(num_source_ranks(call)):
-        rows += tl.load(counts + peer * (columns + 1) + sync.word(call, words.RANK))
+    column = sync.word(call, words.RANK) + tl.arange(0, 1)
+    for first in range(0, num_source_ranks(call), RANKS):
+        _, theirs = counted_by(call, counts, first, column, column >= 0, columns)
+        rows += vectors.total(vectors.total(theirs, 1), 0)
     return rows
+
+
+@triton.jit
+def counted_by(call, counts, first, column, exists, columns):
+    """Ranks of all nodes from ``first`` on, and what they have told of columns, 0 beyond them:
+    [ranks, columns]."""
+    peer = first + tl.arange(0, RANKS).to(tl.int64)
+    mask = (peer < num_source_ranks(call))[:, None] & exists[None, :]
+    at = counts + peer[:, None] * (columns + 1) + column[None, :]
+    return peer, tl.load(at, mask=mask, other=0)
 
 
 @triton.jit
@@ -317,10 +330,10 @@ def starts(
     source_rank = node * num_ranks + me
     rows = tl.full((block,), 0, tl.int32)
     base = tl.full((block,), 0, tl.int32)
-    for peer in range(num_source_ranks(call)):
-        theirs = tl.load(counts + peer * (columns + 1) + key, mask=key < columns, other=0)
-        rows += theirs
-        base += tl.where(peer < source_rank, theirs, 0)
+    for first in range(0, num_source_ranks(call), RANKS):
+        peer, theirs = counted_by(call, counts, first, key, key < columns, columns)
+        rows += vectors.total(theirs, 0)
+        base += vectors.total(tl.where((peer < source_rank)[:, None], theirs, 0), 0)
     owner = tl.load(key_to_rank + key, mask=key < num_keys, other=-1) - sync.first_rank(call)
     taken = padding(rows, align) * align
     start = tl.full((block,), 0, tl.int32)
@@ -360,7 +373,7 @@ def assign_tile(
         fits = fits & (row < capacity)
     overflowed = vectors.total((live & (fits == 0)).to(tl.int32), 0)
     if (overflowed > 0) & (failed == 0):
-        note_overflow(call, node, overflowed)
+        slabs.note_overflow(call, node, overflowed)
     fits = fits & (failed == 0)
     to = tl.where(fits, to, -1)
     if compact:
@@ -401,16 +414,6 @@ def counted_points(call, point, exists, compact: tl.constexpr):
 
 
 @triton.jit
-def note_overflow(call, node, times):
-    """Count points without a slot, where the rank that they are of finds them."""
-    if node == sync.word(call, words.NODE):
-        sync.note_dropped(call, words.OVERFLOWED, times)
-    else:
-        receipt = sync.array(call, words.RECEIPTS_OUT, tl.int64) + node
-        tl.atomic_add(receipt, times.to(tl.int64), sem="relaxed")
-
-
-@triton.jit
 def counts_of_ranks(call, columns):
     """What this rank's window has of the running call's counts, of the ranks of all nodes:
     [ranks][columns + 1]."""
@@ -428,21 +431,26 @@ def store_sources(call, counts, columns, failed):
     me = sync.first_rank(call) + sync.word(call, words.RANK)
     own = tl.load(counts + me * (columns + 1) + columns)
     tells = (failed == 0) & (own >= 0)  # whether this rank has joined the call itself
-    most = 0
-    refusing = 0
-    for peer in range(num_ranks * num_nodes):
-        sent = tl.load(counts + peer * (columns + 1) + columns)
-        if (sent < 0) & tells:  # it refused the call
-            sync.note(call, words.REFUSALS + peer, 1)
-            if num_nodes == 1:  # elsewhere it takes on the segments of others all the same
-                refusing |= (tl.full((), 1, tl.int32) << peer).to(tl.int32)
+    most = tl.full((), 0, tl.int32)
+    refusing = tl.full((), 0, tl.int32)
+    for first in range(0, num_ranks * num_nodes, RANKS):
+        column = columns + tl.arange(0, 1)
+        peer, told = counted_by(call, counts, first, column, column == columns, columns)
+        sent = vectors.total(told, 1)
+        exists = peer < num_ranks * num_nodes
+        refuses = (sent < 0) & tells
+        if vectors.largest(refuses.to(tl.int32), 0) == 1:
+            for index in range(RANKS):
+                if vectors.pick(refuses.to(tl.int32), index, RANKS) == 1:
+                    sync.note(call, words.REFUSALS + first + index, 1)
+        if num_nodes == 1:  # elsewhere it takes on the segments of others all the same
+            refusing |= vectors.total(refuses.to(tl.int32) << peer.to(tl.int32), 0)
         sent = tl.maximum(sent, 0)
         if num_nodes > 1:  # every place of theirs: which have a segment, points say
-            sent = sync.word(call, words.MAX_SOURCES).to(tl.int32)
+            sent = tl.where(exists, sync.word(call, words.MAX_SOURCES).to(tl.int32), 0)
         sent = tl.where(failed, 0, sent)
-        if peer < num_ranks:
-            tl.store(routing + peer, sent)
-        most = tl.maximum(most, sent)
+        tl.store(routing + peer, sent, mask=peer < num_ranks)
+        most = tl.maximum(most, vectors.largest(sent, 0))
     tl.store(routing + words.MOST_SOURCES, most)
     tl.store(routing + words.REFUSING, refusing)
 

@@ -65,13 +65,13 @@ def store_header(slab, tag, status):
 
 
 @triton.jit
-def tell_exchange(call, place: tl.constexpr):
-    """Let the host know that the stream has come to where the slabs of the running call travel, 0,
-    or beyond, 1; by one program."""
+def tell_exchange(call, place: tl.constexpr, ahead: tl.constexpr = 1):
+    """Let the host know that the stream has come to where the slabs of a call travel, 0, or beyond,
+    1; by one program. The call is so many ``ahead`` of the last one that has ended."""
     if tl.program_id(0) == 0:
         state = sync.array(call, words.STATE, tl.int32)
         calls = tl.load(state + words.PLAN_EPOCH) + tl.load(state + words.NUM_COMBINES)
-        tl.store(sync.array(call, words.EXCHANGES, tl.int32) + place, calls + 1)
+        tl.store(sync.array(call, words.EXCHANGES, tl.int32) + place, calls + ahead)
 
 
 @triton.jit
@@ -219,6 +219,16 @@ def key_of(word):
 def weight_of(word):
     """The bits of its weight."""
     return (word >> 32).to(tl.int32)
+
+
+@triton.jit
+def note_overflow(call, node, times):
+    """Count points without a slot, where the rank that they are of finds them."""
+    if node == sync.word(call, words.NODE):
+        sync.note_dropped(call, words.OVERFLOWED, times)
+    else:
+        receipt = sync.array(call, words.RECEIPTS_OUT, tl.int64) + node
+        tl.atomic_add(receipt, times.to(tl.int64), sem="relaxed")
 
 
 @triton.jit

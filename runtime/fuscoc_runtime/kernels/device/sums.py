@@ -45,9 +45,16 @@ def term(place, number, slots, bits, weighted: tl.constexpr):
 
 @triton.jit
 def staging(call, window, source_rank, source, partial_bytes: tl.constexpr):
-    """Where a window keeps what ``source_rank`` sends back for a segment of the window's rank."""
-    index = source_rank * sync.word(call, words.MAX_SOURCES) + source
+    """Where a window keeps what ``source_rank`` sends back for a segment of the window's rank,
+    which sends nothing to itself."""
+    index = place_among_others(source_rank, window) * sync.word(call, words.MAX_SOURCES) + source
     return sync.word(call, window) + sync.word(call, words.STAGING_AT) + index * partial_bytes
+
+
+@triton.jit
+def place_among_others(peers, rank):
+    """How many of the ranks but ``rank`` are before each of these."""
+    return peers - (peers > rank).to(tl.int64)
 
 
 @triton.jit

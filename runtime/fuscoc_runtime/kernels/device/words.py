@@ -105,7 +105,8 @@ SLAB_COLUMNS = tl.constexpr(89)
 SLAB_KEYS = tl.constexpr(90)  # of them for keys, as many as any node has
 CELL_MARKS = tl.constexpr(91)  # address of [max_boxes] source cells that segments begin with
 POINT_BYTES = tl.constexpr(92)  # of what ranks tell each other of a point: 8, or 4
-NUM_WORDS = tl.constexpr(93)
+RECEIPTS_TRAVEL = tl.constexpr(93)  # 1: behind every dispatch
+NUM_WORDS = tl.constexpr(94)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
