@@ -75,7 +75,6 @@ def kill_one(artifact: Path, topology: str, kind: str, seed: int) -> list[str]:
         ("1x2", "fixed"),
         ("1x2", "replayed"),
         ("2x1", "fixed"),
-        ("2x2", "fixed"),
     ],
 )
 def test_a_killed_rank_is_named(tmp_path: Path, topology: str, kind: str) -> None:
