@@ -130,12 +130,22 @@ class Checks:
         elif found != wanted:
             self.wrong.append(f"{what}: {found} is not {wanted}")
 
-    def near(self, what: str, found: Tensor, wanted: Tensor, rounding: float) -> None:
-        """Also what is no number must be none."""
+    def near(
+        self,
+        what: str,
+        found: Tensor,
+        wanted: Tensor,
+        rounding: float,
+        size: Tensor | None = None,
+    ) -> None:
+        """Also what is no number must be none. ``size``: of what was rounded, such as a sum of the
+        terms' sizes where these cancel; default: of what is wanted, and 1."""
         if found.shape != wanted.shape:
             self.wrong.append(f"{what}: {tuple(found.shape)} is not {tuple(wanted.shape)}")
             return
-        off = (found.float() - wanted).abs() - rounding * (wanted.abs() + 1)
+        off = (found.float() - wanted).abs() - rounding * (
+            wanted.abs() + 1 if size is None else size
+        )
         wrong = (~(off <= 0) & ~(found.isnan() & wanted.isnan())).nonzero()
         if len(wrong):
             at = tuple(wrong[0].tolist())
