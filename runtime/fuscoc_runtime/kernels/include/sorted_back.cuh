@@ -1,18 +1,19 @@
 // Combine kernel of rows with one destination that `sort` has moved, and that come back as they are.
 //
 // Where rows lie, some warps of a CTA, a team, take a tile of a peer: it has told the runs that lie here. On few SMs
-// all warps begin so, as two teams. The
-// team sends their rows back one behind the other, so what is read are runs, and what crosses NVLink are whole lines;
-// then it sets the tile's flag there. At the source a warp takes a group of a tile's rows: own ones lie in their
-// slots, and of the others it knows which of a peer's rows of the tile they are. Sending never waits, so every
-// flag comes.
+// all warps begin so, as several teams, each of as many as have half of a tile under way at once, unless rows are
+// single words. A team sends their rows back one behind the other, so what is read are runs, and what crosses NVLink
+// are whole lines; then it sets the tile's flag there. At the source a warp takes a group of a tile's rows: own ones
+// lie in their slots, and of the others it knows which of a peer's rows of the tile they are. Sending never waits, so
+// every flag comes.
 #pragma once
 #include "copy_back.cuh"
 
 namespace fuscoc {
 
+constexpr int kTeams = 3, kTeamWarps = 8;  // that send on few SMs
 struct SortedBackWords : BackWords {
-  u32 item[2][2];  // that a team takes next, in turn
+  u32 item[kTeams][2];  // that a team takes next, in turn
 };
 
 template <class Shape, template <class> class Result>
@@ -24,11 +25,11 @@ struct SortedBack : RowCopies<Shape, SortedBackWords> {
   static constexpr int run_chunks = int(ceil_div(Shape::num_keys, kWarp));  // of a tile: a run a lane
   static constexpr u32 kNothing = ~0u;
 
-  const int team, num_teams;  // of this warp, those that there are
-  int* const slots;           // of the rows of a tile, in the memory of the team: of two tiles in turn
+  const int team_warps, team, num_teams;  // of a team, this warp's, those that there are
+  int* const slots;                       // of the rows of a tile, in the memory of the team: of two tiles in turn
 
   __device__ __forceinline__ i64 sources_of(int rank) const { return call.routing->num_sources_of[rank]; }
-  __device__ __forceinline__ int team_threads() const { return call.reduce_teams * kWarp; }
+  __device__ __forceinline__ int team_threads() const { return team_warps * kWarp; }
   __device__ __forceinline__ void team_barrier() const {
     const int threads = team_threads(), number = team + 1;
     __syncwarp();  // a split warp would be counted twice by the barrier
@@ -66,7 +67,7 @@ struct SortedBack : RowCopies<Shape, SortedBackWords> {
       ended = ended || ends;
       const int rows = lane < num_runs ? int(run[c] >> 32) : 0, slot = int(u32(run[c]));
       const int end = sum_to_lane(rows);
-      for (int r = warp % call.reduce_teams; r < num_runs; r += call.reduce_teams) {
+      for (int r = warp % team_warps; r < num_runs; r += team_warps) {
         const int num = __shfl_sync(kAllLanes, rows, r), first_slot = __shfl_sync(kAllLanes, slot, r);
         int* const at = list + before + __shfl_sync(kAllLanes, end, r) - num;
         for (int i = lane; i < num; i += kWarp) at[i] = first_slot + i;
@@ -146,12 +147,13 @@ __device__ __forceinline__ void sorted_back(const Call& call) {
   const int warp = int(threadIdx.x) / kWarp;
   u64* const places = reinterpret_cast<u64*>(memory) + warp * Shape::combine_rows;
   int* const slots = reinterpret_cast<int*>(memory + sizeof(u64) * Shape::teams * Shape::combine_rows);
-  constexpr u32 few_ctas = 64;  // where they, and not NVLink, are what sending takes
-  const int team = warp / call.reduce_teams;
-  const int num_teams = gridDim.x <= few_ctas && 2 * call.reduce_teams <= Shape::teams ? 2 : 1;
+  constexpr u32 few_ctas = 32;  // where they, and not NVLink, are what sending takes
+  static_assert(kTeams * kTeamWarps <= Shape::teams);
+  const bool few = gridDim.x <= few_ctas && SortedBack<Shape, Result>::row_words > 1;
+  const int team_warps = few ? kTeamWarps : call.reduce_teams, num_teams = few ? kTeams : 1, team = warp / team_warps;
   const SortedBack<Shape, Result> state{
       {{call, shared}, copied_group(shared.group), warp, int(threadIdx.x) % kWarp, places},
-      team, num_teams, slots + team * 2 * Shape::sorted_rows};
+      team_warps, team, num_teams, slots + team * 2 * Shape::sorted_rows};
   if (goes_on(call, state, Result<Shape>::result_bytes(call))) state.run();
 }
 
