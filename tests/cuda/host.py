@@ -19,6 +19,9 @@ PRELUDE = """
 struct Dim { unsigned x, y, z; };
 static Dim threadIdx, blockIdx, blockDim, gridDim;
 inline void __syncthreads() {}
+inline void __syncwarp() {}
+inline bool __shfl_sync(unsigned, bool of, int) { return of; }
+inline unsigned __ballot_sync(unsigned, bool of) { return of; }
 inline void __threadfence() {}
 inline void __nanosleep(unsigned) {}
 inline int __clz(int of) { return __builtin_clz(of); }
