@@ -15,36 +15,28 @@ from torch import Tensor
 
 from fuscoc_runtime.face import ops
 
+Dispatch = tuple[
+    str, Sequence[Tensor], Sequence[Tensor], Sequence[int], Sequence[Tensor], Sequence[Tensor]
+]
+Combine = tuple[str, Sequence[Tensor], Tensor, Sequence[Tensor], Sequence[int]]
 
-def dispatch(
-    shuffle: str,
-    fields: Sequence[Tensor],
-    inputs: Sequence[Tensor],
-    extents: Sequence[int],
-    weights: Sequence[Tensor],
-    earlier: Sequence[Tensor],
-) -> Sequence[Tensor]:
+
+def dispatch(*given: *Dispatch) -> Sequence[Tensor]:
     """`ops.dispatch`."""
-    given = shuffle, fields, inputs, extents, weights, earlier
-    if _sees_operators():
-        done: Sequence[Tensor] = ops.dispatch(*given)
-        return done
-    return _Dispatch.apply(given, *fields)  # type: ignore[no-any-return, no-untyped-call]
+    _, fields, *_ = given
+    done: Sequence[Tensor] = (
+        ops.dispatch(*given) if _sees_operators() else _Dispatch.apply(given, *fields)  # type: ignore[no-untyped-call]
+    )
+    return done
 
 
-def combine(
-    shuffle: str,
-    rows: Sequence[Tensor],
-    token: Tensor,
-    weights: Sequence[Tensor],
-    dims: Sequence[int],
-) -> Sequence[Tensor]:
+def combine(*given: *Combine) -> Sequence[Tensor]:
     """`ops.combine`."""
-    given = shuffle, rows, token, weights, dims
-    if _sees_operators():
-        done: Sequence[Tensor] = ops.combine(*given)
-        return done
-    return _Combine.apply(given, *rows, *weights)  # type: ignore[no-any-return, no-untyped-call]
+    _, rows, _, weights, _ = given
+    done: Sequence[Tensor] = (
+        ops.combine(*given) if _sees_operators() else _Combine.apply(given, *rows, *weights)  # type: ignore[no-untyped-call]
+    )
+    return done
 
 
 def _sees_operators() -> bool:
@@ -56,7 +48,7 @@ class _Dispatch(torch.autograd.Function):
     """Of the fields, which come behind all that the operator is given."""
 
     @staticmethod
-    def forward(ctx: Any, given: tuple[Any, ...], *fields: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, given: Dispatch, *fields: Tensor) -> tuple[Tensor, ...]:
         done = ops.dispatched(*given)
         ops.dispatch_context(ctx, given, done)
         return tuple(done)
@@ -72,9 +64,8 @@ class _Combine(torch.autograd.Function):
     """Of rows and weights, in the same way."""
 
     @staticmethod
-    def forward(ctx: Any, given: tuple[Any, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
-        shuffle, rows, token, weights, _ = given
-        done = ops.combined(shuffle, rows, token, weights)
+    def forward(ctx: Any, given: Combine, *tensors: Tensor) -> tuple[Tensor, ...]:
+        done = ops.combined(*given)
         ops.combine_context(ctx, given, done)
         return tuple(done)
 

@@ -89,13 +89,7 @@ def find(key: str) -> Registered:
     return found
 
 
-@torch.library.custom_op(
-    "fuscoc::dispatch",
-    mutates_args=(),
-    schema="(str shuffle, Tensor[] fields, Tensor[] inputs, SymInt[] extents, Tensor[] weights, "
-    "Tensor[] earlier) -> Tensor[]",
-)
-def dispatch(
+def dispatched(
     shuffle: str,
     fields: Sequence[Tensor],
     inputs: Sequence[Tensor],
@@ -108,18 +102,6 @@ def dispatch(
     ``inputs`` are all but weights, in the spec's order; ``extents`` too, -1 where a tensor's shape
     tells. ``earlier`` holds the token of a routing to be used again, instead of inputs.
     """
-    return dispatched(shuffle, fields, inputs, extents, weights, earlier)
-
-
-def dispatched(
-    shuffle: str,
-    fields: Sequence[Tensor],
-    inputs: Sequence[Tensor],
-    extents: Sequence[int],
-    weights: Sequence[Tensor],
-    earlier: Sequence[Tensor],
-) -> list[Tensor]:
-    """What `dispatch` does."""
     found = find(shuffle)
     held = [tensor.clone() for tensor in inputs], [tensor.clone() for tensor in weights]
     handles = tickets.redeem(earlier[0]) if earlier else ()
@@ -129,6 +111,15 @@ def dispatched(
     index = first.keys[:0] if index is None else index.clone()
     layout = first.keys, first.key_counts, first.key_offsets, index
     return [*rows, tickets.issue(routing), *layout]
+
+
+dispatch = torch.library.custom_op(
+    "fuscoc::dispatch",
+    dispatched,
+    mutates_args=(),
+    schema="(str shuffle, Tensor[] fields, Tensor[] inputs, SymInt[] extents, Tensor[] weights, "
+    "Tensor[] earlier) -> Tensor[]",
+)
 
 
 @dispatch.register_fake
@@ -159,13 +150,7 @@ def _(
     ]
 
 
-@torch.library.custom_op(
-    "fuscoc::combine",
-    mutates_args=(),
-    schema="(str shuffle, Tensor[] rows, Tensor token, Tensor[] weights, SymInt[] dims) "
-    "-> Tensor[]",
-)
-def combine(
+def combined(
     shuffle: str,
     rows: Sequence[Tensor],
     token: Tensor,
@@ -173,31 +158,31 @@ def combine(
     dims: Sequence[int],
 ) -> list[Tensor]:
     """The spec's combine: the source's fields, each [*dims, *cell shape]."""
-    return combined(shuffle, rows, token, weights)
-
-
-def combined(
-    shuffle: str, rows: Sequence[Tensor], token: Tensor, weights: Sequence[Tensor]
-) -> list[Tensor]:
-    """What `combine` does."""
     return find(shuffle).maps.combine(list(rows), tickets.redeem(token), list(weights))
 
 
-@torch.library.custom_op(
-    "fuscoc::pull",
+combine = torch.library.custom_op(
+    "fuscoc::combine",
+    combined,
     mutates_args=(),
-    schema="(str shuffle, Tensor[] rows, Tensor token, SymInt[] dims) -> Tensor[]",
+    schema="(str shuffle, Tensor[] rows, Tensor token, Tensor[] weights, SymInt[] dims) "
+    "-> Tensor[]",
 )
-def pull(shuffle: str, rows: Sequence[Tensor], token: Tensor, dims: Sequence[int]) -> list[Tensor]:
-    """The transpose of dispatch: the sum of every segment's rows, without weights."""
-    return pulled(shuffle, rows, token, dims)
 
 
 def pulled(
     shuffle: str, rows: Sequence[Tensor], token: Tensor, dims: Sequence[int]
 ) -> list[Tensor]:
-    """What `pull` does."""
+    """The transpose of dispatch: the sum of every segment's rows, without weights."""
     return find(shuffle).maps.pull(list(rows), tickets.redeem(token))
+
+
+pull = torch.library.custom_op(
+    "fuscoc::pull",
+    pulled,
+    mutates_args=(),
+    schema="(str shuffle, Tensor[] rows, Tensor token, SymInt[] dims) -> Tensor[]",
+)
 
 
 @combine.register_fake
@@ -216,13 +201,7 @@ def _(shuffle: str, rows: Sequence[Tensor], token: Tensor, dims: Sequence[Any]) 
     return _fake_fields(find(shuffle).spec, rows[0], dims)
 
 
-@torch.library.custom_op(
-    "fuscoc::combine_backward",
-    mutates_args=(),
-    schema="(str shuffle, Tensor[] grads, Tensor[] rows, Tensor token, Tensor[] weights, "
-    "SymInt num_rows) -> Tensor[]",
-)
-def combine_backward(
+def combined_backward(
     shuffle: str,
     grads: Sequence[Tensor],
     rows: Sequence[Tensor],
@@ -232,21 +211,18 @@ def combine_backward(
 ) -> list[Tensor]:
     """Gradients of combine's rows, of which it was given ``num_rows``, and, if ``rows`` are given,
     behind them those of its weights."""
-    return combined_backward(shuffle, grads, rows, token, weights, num_rows)
-
-
-def combined_backward(
-    shuffle: str,
-    grads: Sequence[Tensor],
-    rows: Sequence[Tensor],
-    token: Tensor,
-    weights: Sequence[Tensor],
-    num_rows: int,
-) -> list[Tensor]:
-    """What `combine_backward` does."""
     maps, routing = find(shuffle).maps, tickets.redeem(token)
     done = maps.combine_backward(list(grads), list(rows), routing, list(weights), num_rows)
     return [*done[0], *done[1]]
+
+
+combine_backward = torch.library.custom_op(
+    "fuscoc::combine_backward",
+    combined_backward,
+    mutates_args=(),
+    schema="(str shuffle, Tensor[] grads, Tensor[] rows, Tensor token, Tensor[] weights, "
+    "SymInt num_rows) -> Tensor[]",
+)
 
 
 @combine_backward.register_fake
@@ -299,7 +275,9 @@ def as_they_left(shuffle: str, grads: Sequence[Tensor]) -> list[Tensor]:
         for field in declared.source.fields:
             grad, line = arrived[field.name], lines.get(field.name)
             if line is not None:
-                grad = grad.float() * grad.new_tensor(line.factors, dtype=torch.float32)
+                # Not a tensor of the host's numbers: to bring one, the host would wait for the GPU.
+                factors = [grad.new_full((), each, dtype=torch.float32) for each in line.factors]
+                grad = grad.float() * torch.stack(factors)
             found.append(grad.to(TORCH_DTYPES[field.dtype]))
     return found
 

@@ -1,7 +1,7 @@
 """The node-local engine where slots follow from pieces: CUDA kernels that compute addresses.
 
 A rank keeps boxes, a few numbers for every piece and field, instead of a code for every point, and
-results come back by staging memory that is as large as what it sends (kernels/include/pieces.cuh).
+results come back by staging memory that is as large as what it sends (kernels/include/piece_boxes.cuh).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KEPT_BOXES, KEPT_BYTES = 3, 4096
 fields, and bytes of all else at most."""
 
 PART_BYTES = 8192
-"""Of a result that are cleared at once: `kPart` of kernels/include/pieces.cuh."""
+"""Of a result that are cleared at once: `kPart` of kernels/include/piece_boxes.cuh."""
 
 CTA_BYTES = 32 << 10
 """Bytes of a small call for every CTA: more CTAs take longer to start and to meet."""

@@ -3,7 +3,7 @@
 // the slot of its first point; no box is kept for any.
 //
 // A warp takes a group of entries, a lane an entry. Those that go on where the one before ends, at both ends, are
-// a chain, and a chain is a box, as `boxes.cuh` copies it: patches side by side become lines of a picture.
+// a chain, and a chain is a box, as `box_copy.cuh` copies it: patches side by side become lines of a picture.
 //
 // An entry that is one row of whole words needs no box: lanes take the words of a group, and neighbours those that
 // lie together (`entry_rows.cuh`). Such a row may go to every rank: then it has a word for each.

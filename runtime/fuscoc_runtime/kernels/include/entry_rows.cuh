@@ -1,7 +1,7 @@
 // Entries that are one row of whole words each: a warp takes the words of a group of them, a lane one, and so many of
 // each lane are under way.
 #pragma once
-#include "boxes.cuh"
+#include "box_copy.cuh"
 
 namespace fuscoc {
 

@@ -1,93 +1,15 @@
-// Plan kernel where slots follow from a few pieces (fsc.node_pieces): it makes boxes of them, those that this
-// rank's dispatch copies, those that bring its results to their places, and in the window of every rank
-// that slots are on those which that one's combine copies. One CTA does it, a thread a piece at a time.
-//
-// An entry, an image or a page, is what inputs say of the outer indices; a shuffle without such has one.
-// A piece is dropped whole where a rank or a slot of it does not exist, and its points are counted.
-//
-// Results come back by way of this rank's staging memory, where each box has a part: the bytes of a cell in
-// the order of the source, each range as far from a multiple of 16 as in the result. So a peer puts lines
-// together from its rows, what is left is to copy them, and both cut ranges into the same lines: an item
-// that is sent is an item that is received. Every item of a box has a flag there.
+// Plan kernel where slots follow from a few pieces (fsc.node_pieces): it makes boxes of them. One CTA does
+// it, a thread a piece at a time.
 #pragma once
-#include "kept.cuh"
-#include "meet.cuh"
-#include "staged.cuh"
-#include "turn.cuh"
+#include "piece_boxes.cuh"
 
 namespace fuscoc {
 
-template <class Shape>
-using BoxOf = Box<Shape::num_loops + Shape::num_run_loops>;
-
-// Boxes of a rank's own dispatch, and where its results come from: [entries][pieces][fields].
-template <class Shape>
-__device__ __forceinline__ BoxOf<Shape>* boxes_forth(const Call& call) {
-  return reinterpret_cast<BoxOf<Shape>*>(call.boxes_forth);
-}
-template <class Shape>
-__device__ __forceinline__ BoxOf<Shape>* boxes_back(const Call& call) {
-  return reinterpret_cast<BoxOf<Shape>*>(call.boxes_back);
-}
-// Those that a rank has told another one, [entries][pieces], in the window of that.
-template <class Shape>
-__device__ __forceinline__ BoxOf<Shape>* boxes_told(const Call& call, int window, int from) {
-  return reinterpret_cast<BoxOf<Shape>*>(call.window[window] + call.boxes_at) + from * call.max_boxes;
-}
-// How many of them there are, {number, epoch}: the word by which that rank has said so to dispatch.
-__device__ __forceinline__ u64* num_told(const Call& call, int window, int from) {
-  return reinterpret_cast<u64*>(call.window[window] + call.told_at) + from;
-}
-
-// Those that a rank has told another one, [entries][pieces], in the window of that.
-template <class Shape>
-__device__ __forceinline__ Marks<Shape::num_loops>* marks_told(const Call& call, int window, int from) {
-  return reinterpret_cast<Marks<Shape::num_loops>*>(call.window[window] + call.marks_at) + from * call.max_boxes;
-}
-
-// Source cells that the segments of this rank's pieces begin with, [entries][pieces].
-template <class Shape>
-__device__ __forceinline__ Marks<Shape::num_loops>* marks_of_cells(const Call& call) {
-  return reinterpret_cast<Marks<Shape::num_loops>*>(call.cell_marks);
-}
-
-// Where inputs say what moves, in whole words, dispatch marks the parts of its source that a range of a box covers, so that the way
-// back clears only the others. `edges` counts boxes that have bytes of some of these, too: these come behind.
-template <class Shape>
-constexpr bool kCovers = Shape::looks_up && Shape::comes_back && !kTurns<Shape>;
-constexpr i64 kPart = i64(kItemLines) * kLine;  // bytes that are cleared at once
-struct Covered {
-  u32 edges;
-  u32 bits[1];  // a part each
-};
-__device__ __forceinline__ Covered& covered(const Call& call) { return *reinterpret_cast<Covered*>(call.covered); }
-
 template <class Shape, class Relation>
-struct Pieces {
-  static constexpr int num_steps = Shape::num_loops + Shape::num_run_loops;
-  using Own = BoxOf<Shape>;
-  using KeptOf = Kept<Shape, Own>;
-  static constexpr int kKept = kKeeps<Shape, Relation, Own> ? Relation::num_pieces : 0;
-  struct Shared {
-    Meeting meeting;
-    KeptOf kept[kKept > 0 ? kKept : 1];  // as of the call before
-    u32 renewed[kKept > 0 ? kKept : 1];  // kinds, a bit each, of which this call keeps another
-    u64 staging;        // bytes that boxes have taken,
-    u32 flags;          // and flags
-    u64 points_to[kMaxRanks];
-    i64 points, cells;  // of entries so far
-    u32 bad;            // sizes are none
-    u32 dropped;        // points are
-    u32 stale;          // boxes are to be made
-    u32 made;           // warps that have made all theirs for dispatch
-    i64 of_warp[2][kWarp];
-  };
-  const Call& call;
-  Shared& shared;
-  const Relation relation;
-  const u32 epoch;
-  const int dropped;
-  const int kind;   // what this warp makes: see `make`
+struct Pieces : PieceBoxes<Shape, Relation> {
+  using Base = PieceBoxes<Shape, Relation>;
+  using Base::call, Base::epoch, Base::kBack, Base::kind, Base::kKept, Base::kKinds, Base::relation, Base::shared;
+  using typename Base::KeptOf;
 
   __device__ i64 scan(i64 value, i64* of_warp, i64 before, i64& total) const {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -127,339 +49,6 @@ struct Pieces {
     if (call.num_cells >= 0 && shared.cells != call.num_cells && threadIdx.x == 0) shared.bad = 1;
     __syncthreads();
     return shared.bad ? 0 : num_entries;
-  }
-
-  __device__ __forceinline__ void drop(u32& word, i64 points) const {
-    if (points <= 0) return;
-    shared.dropped = 1;
-    const u32 times = u32(min(points, i64(1) << 30));
-    note(call, word, times);
-    atomicAdd(&call.routing->dropped[dropped], times);
-  }
-
-  // The cells of a piece whose rank exists: those of one number, or all. What has no place is dropped.
-  struct Cells {
-    i64 first, num;      // numbers of the loop over ranks
-    i64 step;            // of the rank
-    int loop;            // which one that is, -1: none
-    i64 points;          // of a cell
-  };
-  __device__ __noinline__ Cells cells(const PieceOf<Shape>& piece) const {
-    Cells found{0, 1, 0, -1, 1};
-    for (int i = 0; i < piece.num_loops; ++i) {
-      if (piece.rank_step[i] != 0 && found.loop < 0) found.loop = i;
-      else found.points *= max(piece.count[i], i64(0));
-    }
-    if (found.loop >= 0) {
-      found.num = max(piece.count[found.loop], i64(0));
-      found.step = piece.rank_step[found.loop];
-    }
-    if (found.points == 0) found.num = 0;
-    if (found.num == 0) return found;
-    i64 begin = found.num, end = 0, nowhere = 0;
-    if (found.step == 0) {
-      nowhere = piece.rank == -1;
-      if (exists(piece, found.points, piece.rank, piece.slot)) begin = 0, end = 1;
-    } else {
-      // Ranks are few: those that exist are looked for among the cells.
-      for (int rank = 0; rank < call.num_ranks; ++rank) {
-        const i64 away = rank - piece.rank, number = away / found.step;
-        if (away % found.step || number < 0 || number >= found.num) continue;
-        begin = min(begin, number);
-        end = max(end, number + 1);
-      }
-      const i64 away = -1 - piece.rank, number = away / found.step;
-      nowhere = away % found.step == 0 && number >= 0 && number < found.num;
-      bool all = true;  // slots of all cells that have a rank, or none is copied
-      for (i64 c = begin; c < end; ++c)
-        all = all && exists(piece, found.points, piece.rank + c * found.step,
-                            piece.slot + c * piece.slot_step[found.loop]);
-      if (!all) begin = end = 0;
-    }
-    const i64 num = max(end - begin, i64(0));
-    if (kind == kMarks) drop(call.state->bad_keys, (found.num - num - nowhere) * found.points);
-    found.first = begin;
-    found.num = num;
-    return found;
-  }
-  // Whether a rank and all slots of a cell there exist. One that refused has told no length.
-  __device__ bool exists(const PieceOf<Shape>& piece, i64 points, i64 rank, i64 slot) const {
-    if (rank < 0 || rank >= call.num_ranks) return false;
-    if (shared.meeting.peers.refusing >> rank & 1) return true;
-    i64 lowest = slot, highest = slot;
-    for (int i = 0; i < piece.num_loops; ++i) {
-      if (piece.rank_step[i] != 0) continue;
-      const i64 reach = piece.slot_step[i] * (piece.count[i] - 1);
-      lowest += min(reach, i64(0));
-      highest += max(reach, i64(0));
-    }
-    return lowest >= 0 && highest < shared.meeting.num_slots_of[rank];
-  }
-
-  // The loops of a cell's field, over its segments and then over the runs of one. How many.
-  template <int kField>
-  __device__ int loops(const PieceOf<Shape>& piece, const Cells& of, Loop* loop) const {
-    int num = 0;
-    for (int i = 0; i < piece.num_loops; ++i)
-      if (i != of.loop)
-        loop[num++] = {piece.count[i], piece.src_step[i] * Shape::cell_bytes(kField),
-                       piece.slot_step[i] * Shape::row_bytes(kField), 0};
-    i64 bytes = Shape::row_bytes(kField);
-    for (int i = 0; i < Shape::num_runs(kField); ++i) {
-      bytes /= Shape::run_count(kField, i);
-      loop[num++] = {Shape::run_count(kField, i), Shape::run_stride(kField, i, piece.strides), bytes, 0};
-    }
-    return num;
-  }
-
-  __device__ __forceinline__ bool small() const { return call.num_sources * Shape::fanout * Shape::row_bytes(0) <= kSmallCall; }
-  // Of what rows come back as, too, so that both ends of a call have the same items.
-  __device__ __forceinline__ u32 item_lines() const {
-    return kTurns<Shape> ? small() ? kFewTurnedLines : kTurnedLines : small() ? kFewItemLines : kItemLines;
-  }
-  template <int kField>
-  __device__ __forceinline__ void cut(Own& box) const {
-    Cutter<Shape::unit_bytes(kField), num_steps>{box, u32(Shape::tile_bytes) / (small() ? 4 : 1)}.cut();
-  }
-
-  // Whether what is kept is of this piece, too.
-  template <int kPiece>
-  __device__ __forceinline__ bool is_kept(const PieceOf<Shape>& piece) const {
-    if constexpr (kPiece < kKept) return shared.kept[kPiece].form[kind].is_of(piece, item_lines());
-    return false;
-  }
-  // Keeps what this thread has made, if it is the first one: store(kept).
-  template <int kPiece, class Store>
-  __device__ __forceinline__ void keep(const PieceOf<Shape>& piece, Store store) const {
-    if constexpr (kPiece < kKept) {
-      if (atomicOr(&shared.renewed[kPiece], 1u << kind) >> kind & 1) return;
-      KeptOf& kept = reinterpret_cast<KeptOf*>(call.kept)[kPiece];
-      kept.form[kind].set(piece, item_lines());
-      store(kept);
-    }
-  }
-
-  template <int kPiece, int kField>
-  __device__ __noinline__ void make_forth(const PieceOf<Shape>& piece, const Cells& of, Own& to) const {
-    Loop loop[num_steps + 1];
-    Own made;
-    const int num = sort_loops(loop, loops<kField>(piece, of, loop), kTarget);
-    i64 range = Shape::run_bytes(kField);
-    const int outer = count_outer(loop, num, kTarget, range);
-    if (make_box<Shape::unit_bytes(kField)>(made, loop, num, outer, range, Shape::run_bytes(kField), kSource, kTarget, item_lines())) {
-      cut<kField>(made);
-      keep<kPiece>(piece, [&](KeptOf& kept) { kept.forth[kField] = made; });
-    } else {
-      made.num_items = 0;
-      drop(call.state->overflowed, of.num * of.points);
-    }
-    to = made;
-  }
-  template <int kPiece, int kField>
-  __device__ __forceinline__ void forth(const PieceOf<Shape>& piece, const Cells& of, i64 box) const {
-    Own& made = boxes_forth<Shape>(call)[box * Shape::num_fields + kField];
-    if (of.num == 0) {
-      made.num_items = 0;
-      return;
-    }
-    if (is_kept<kPiece>(piece)) made = shared.kept[kPiece].forth[kField];
-    else make_forth<kPiece, kField>(piece, of, made);
-    const i64 src_step = of.loop < 0 ? 0 : piece.src_step[of.loop], slot_step = of.loop < 0 ? 0 : piece.slot_step[of.loop];
-    const i64 cell_from = src_step * Shape::cell_bytes(kField), cell_to = slot_step * Shape::row_bytes(kField);
-    made.cell_from = cell_from;
-    made.cell_to = cell_to;
-    made.from = piece.src * Shape::cell_bytes(kField) + of.first * cell_from;
-    made.to = piece.slot * Shape::row_bytes(kField) + of.first * cell_to;
-    made.num_cells = int(of.num);
-    made.rank = int(piece.rank + of.first * of.step);
-    made.rank_step = int(of.step);
-  }
-
-  // Slots, or source cells, of segments that some steps lead through.
-  __device__ __noinline__ Marks<Shape::num_loops> make_marks(const PieceOf<Shape>& piece, const Cells& of, const i64* step) const {
-    Loop loop[Shape::num_loops + 1];
-    int num = 0;
-    for (int i = 0; i < piece.num_loops; ++i)
-      if (i != of.loop) loop[num++] = {piece.count[i], 0, step[i], 0};
-    num = sort_loops(loop, num, kTarget);
-    Marks<Shape::num_loops> marks;
-    marks.range = marks.num_ranges = 1;
-    marks.num_loops = count_outer(loop, num, kTarget, marks.range);
-    for (int i = 0; i < marks.num_loops; ++i) {
-      marks.count[i] = loop[i].count;
-      marks.step[i] = loop[i].dst;
-      marks.num_ranges *= loop[i].count;
-    }
-    return marks;
-  }
-  // Tells every rank the slots of its cell. Where segments must lie apart, the source cells that they begin with are
-  // marked, too: of the whole piece, as the rank of one that inputs place does not move.
-  template <int kPiece>
-  __device__ __forceinline__ void tell_slots(const PieceOf<Shape>& piece, const Cells& of, i64 box) const {
-    Marks<Shape::num_loops> marks, cells;
-    if (is_kept<kPiece>(piece)) {
-      marks = shared.kept[kPiece].slots;
-      if constexpr (Shape::apart) cells = shared.kept[kPiece].cells;
-    } else {
-      marks = make_marks(piece, of, piece.slot_step);
-      if constexpr (Shape::apart) cells = make_marks(piece, of, piece.src_step);
-      if (of.num) keep<kPiece>(piece, [&](KeptOf& kept) {
-        kept.slots = marks;
-        if constexpr (Shape::apart) kept.cells = cells;
-      });
-    }
-    if constexpr (Shape::apart) {
-      cells.first = piece.src;
-      if (of.num == 0) cells.num_ranges = 0;
-      marks_of_cells<Shape>(call)[box] = cells;
-    }
-    for (int rank = 0; rank < call.num_ranks; ++rank) {
-      if (shared.meeting.peers.refusing >> rank & 1) continue;
-      auto& told = marks_told<Shape>(call, rank, call.rank)[box];
-      const i64 c = cell_of(piece, of, rank);
-      if (c < 0) {
-        told.num_ranges = 0;
-        continue;
-      }
-      marks.first = piece.slot + (of.loop < 0 ? 0 : c * piece.slot_step[of.loop]);
-      told = marks;
-      atomicAdd(&shared.points_to[rank], u64(of.points));
-    }
-  }
-  // The number of the cell for a rank, -1: none.
-  __device__ __forceinline__ i64 cell_of(const PieceOf<Shape>& piece, const Cells& of, int rank) const {
-    const i64 away = rank - piece.rank;
-    if (of.num == 0 || (of.step == 0 ? away != 0 : away % of.step != 0)) return -1;
-    const i64 c = of.step == 0 ? 0 : away / of.step;
-    return c >= of.first && c < of.first + of.num ? c : -1;
-  }
-
-  // How the first field comes back: the boxes for a peer that copies it, for this rank itself, and of what a peer
-  // has copied. False if there are too many lines.
-  template <int kPiece>
-  __device__ __noinline__ bool make_back(const PieceOf<Shape>& piece, const Cells& of, Own& home, Own& told, Own& mine, i64& packed) const {
-    constexpr int unit = Shape::unit_bytes(0);
-    Loop loop[num_steps + 1];
-    const int num = sort_loops(loop, loops<0>(piece, of, loop), kSource);
-    i64 range = Shape::run_bytes(0);
-    packed = range;
-    const int outer = count_outer(loop, num, kSource, range);
-    for (int i = num - 1; i >= 0; --i) {
-      if (i < outer && unit < kLine) packed += floor_mod(loop[i].src - packed, kLine);
-      loop[i].packed = packed;
-      packed *= loop[i].count;
-    }
-    i64 at_home[num_steps + 1];  // steps of what is told, where it comes back to
-    const End also = kTurns<Shape> ? kSource : kPacked, also_mine = kTurns<Shape> ? kPacked : kSource;
-    if (!make_box<unit>(told, loop, num, outer, range, Shape::run_bytes(0), kTarget, kPacked, item_lines(), also, at_home) ||
-        !make_box<unit>(mine, loop, num, outer, range, Shape::run_bytes(0), kTarget, kSource, item_lines(), also_mine, nullptr) ||
-        !make_box<unit>(home, loop, num, outer, range, Shape::run_bytes(0), kPacked, kSource, item_lines()))
-      return false;
-    cut<0>(told);
-    if (told.tiling.rows) {  // what is sent as a tile is received as one
-      home.num_steps = told.num_steps;
-      home.num_outer = told.num_outer;
-      for (int i = 0; i < told.num_steps; ++i) home.step[i] = {told.step[i].count, told.step[i].to, at_home[i]};
-      home.tiling = told.tiling;
-      home.tiling.straight = 1;
-      home.num_items = told.num_items;
-      mine.tiling = told.tiling;  // whose steps are the same ones
-      mine.num_items = told.num_items;
-    }
-    told.num_cells = mine.num_cells = 1;
-    told.cell_from = told.cell_to = mine.cell_from = mine.cell_to = 0;
-    told.rank = told.rank_step = mine.rank = mine.rank_step = 0;
-    keep<kPiece>(piece, [&](KeptOf& kept) {
-      kept.home = home;
-      kept.told = told;
-      kept.mine = mine;
-      kept.packed = packed;
-    });
-    return true;
-  }
-  template <int kPiece>
-  __device__ __forceinline__ void back(const PieceOf<Shape>& piece, const Cells& of, i64 box) {
-    if (of.num == 0) {
-      give_nothing(box);
-    } else if (is_kept<kPiece>(piece)) {
-      const KeptOf& kept = shared.kept[kPiece];
-      tell_back(piece, of, box, kept.home, kept.told, kept.mine, kept.packed);
-    } else {
-      Own home, told, mine;
-      i64 packed;
-      if (make_back<kPiece>(piece, of, home, told, mine, packed)) {
-        tell_back(piece, of, box, home, told, mine, packed);
-      } else {
-        give_nothing(box);
-        drop(call.state->overflowed, of.num * of.points);
-      }
-    }
-  }
-  __device__ void give_nothing(i64 box) const {
-    boxes_back<Shape>(call)[box].num_items = 0;
-    for (int rank = 0; rank < call.num_ranks; ++rank)
-      if (!(shared.meeting.peers.refusing >> rank & 1)) boxes_told<Shape>(call, rank, call.rank)[box].num_items = 0;
-  }
-  __device__ __noinline__ void tell_back(const PieceOf<Shape>& piece, const Cells& of, i64 box, const Own& home, const Own& told, const Own& mine, i64 packed) {
-    const i64 src_step = of.loop < 0 ? 0 : piece.src_step[of.loop] * Shape::cell_bytes(0);
-    const i64 slot_step = of.loop < 0 ? 0 : piece.slot_step[of.loop] * Shape::row_bytes(0);
-    constexpr i64 line = kTurns<Shape> ? kBulkLine : kLine;
-    const i64 pitch = packed + floor_mod(src_step - packed, line);  // of a cell
-    const i64 src = piece.src * Shape::cell_bytes(0) + of.first * src_step;
-    const i64 bytes = round_up(pitch * of.num + line, kBulkLine);
-    const i64 staging = i64(atomicAdd(&shared.staging, u64(bytes)));
-    const u32 flag = atomicAdd(&shared.flags, home.num_items * u32(of.num));
-    if (staging + bytes > call.staging_bytes || flag + home.num_items * u32(of.num) > call.max_flags) {
-      drop(call.state->overflowed, of.num * of.points);
-      give_nothing(box);
-      return;
-    }
-    Own& comes = boxes_back<Shape>(call)[box];
-    comes = home;
-    comes.flag = flag;
-    comes.from = staging + floor_mod(src, line);
-    comes.to = src;
-    comes.cell_from = pitch;
-    comes.cell_to = src_step;
-    comes.num_cells = int(of.num);
-    comes.rank = int(piece.rank + of.first * of.step);
-    comes.rank_step = int(of.step);
-    for (int rank = 0; rank < call.num_ranks; ++rank) {
-      if (shared.meeting.peers.refusing >> rank & 1) continue;
-      Own& there = boxes_told<Shape>(call, rank, call.rank)[box];
-      const i64 c = cell_of(piece, of, rank);
-      if (c < 0) {
-        there.num_items = 0;
-        continue;
-      }
-      const i64 number = c - of.first;
-      there = rank == call.rank ? mine : told;
-      there.from = piece.slot * Shape::row_bytes(0) + c * slot_step;
-      there.to = rank == call.rank ? src + number * src_step : staging + floor_mod(src, line) + number * pitch;
-      there.flag = flag + u32(number) * home.num_items;
-    }
-  }
-
-  // Warps make different things of the same pieces: marks, the boxes of each field, and those back.
-  static constexpr int kMarks = 0, kBack = 1 + Shape::num_fields, kKinds = kBack + Shape::comes_back;
-
-  template <int kPiece, int kField = 0>
-  __device__ __forceinline__ void make_field(const PieceOf<Shape>& piece, const Cells& of, i64 box) {
-    if (kind == 1 + kField) forth<kPiece, kField>(piece, of, box);
-    else if constexpr (kField + 1 < Shape::num_fields) make_field<kPiece, kField + 1>(piece, of, box);
-  }
-  template <int kPiece = 0>
-  __device__ void make(i64 entry, bool fits) {
-    const i64 box = entry * Relation::num_pieces + kPiece;
-    PieceOf<Shape> piece;
-    relation.template piece<kPiece>(entry, piece);
-    Cells of{0, 0, 0, -1, 0};
-    if (fits) of = cells(piece);
-    if (kind == kMarks) tell_slots<kPiece>(piece, of, box);
-    else make_field<kPiece>(piece, of, box);
-    if constexpr (Shape::comes_back)
-      if (kind == kBack) back<kPiece>(piece, of, box);
-    if constexpr (kPiece + 1 < Relation::num_pieces) make<kPiece + 1>(entry, fits);
   }
 
   // What boxes follow from where no input is looked up: the same ones are there already if nothing of it
@@ -526,14 +115,14 @@ struct Pieces {
     __syncthreads();  // what is kept of peers is there before dispatch begins
     const i64 room = call.max_sources * Shape::fanout;
     if (Shape::ragged && num_entries && threadIdx.x == 0 && shared.points > room)
-      drop(call.state->excess, (shared.points - room + Shape::fanout - 1) / Shape::fanout);
+      this->drop(call.state->excess, (shared.points - room + Shape::fanout - 1) / Shape::fanout);
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, num_groups = int(blockDim.x) / kWarp / kKinds;
     const i64 first = warp / kKinds < num_groups ? warp / kKinds * kWarp + lane : num_entries;
     for (i64 entry = first; entry < num_entries; entry += num_groups * kWarp) {
       bool fits = true;
       if constexpr (Shape::ragged)
         fits = (entry + 1 < num_entries ? call.points_before[entry + 1] : shared.points) <= room;
-      make(entry, fits);
+      this->make(entry, fits);
     }
     // Dispatch begins when there are its boxes; what peers are told may take longer.
     if (warp / kKinds < num_groups && kind >= 1 && kind < kBack) {
@@ -575,8 +164,8 @@ __device__ __forceinline__ void place_pieces(const Call& call) {
       tell_planned(call, kMade);
     }
   } else {
-    Pieces<Shape, Relation>{call, shared, Relation{call}, numbers.epoch, int(numbers.use & 1),
-                             int(threadIdx.x / kWarp) % Pieces<Shape, Relation>::kKinds}.run();
+    Pieces<Shape, Relation>{{call, shared, Relation{call}, numbers.epoch, int(numbers.use & 1),
+                              int(threadIdx.x / kWarp) % Pieces<Shape, Relation>::kKinds}}.run();
   }
   // The next kernel may be under way, but of these words it takes none.
   if (threadIdx.x == blockDim.x - 1) advance_numbers(call, numbers);

@@ -5,6 +5,7 @@
 // Whoever brings an item has waited for peers before it has a place in the ring, so what is in there is stored,
 // whatever the next items wait for.
 #pragma once
+#include "box_copy.cuh"
 #include "turn.cuh"
 
 namespace fuscoc {
