@@ -29,7 +29,7 @@ MAX_SORTED_KEYS = 128  # 64 registers a thread
 SCATTERING_WARPS = 4  # of a CTA, at least: while some rows are loaded, others are stored
 BULK_WORD, BULK_LINE = 16, 128  # bytes: of what bulk copies move, and the lines they are cut into
 PIECE_WARPS = 28, 24  # of a CTA, there and back: 72 and 80 registers a thread
-LINES_IN_FLIGHT, LINE_BYTES = 8, 16  # of a lane: kLinesInFlight and kLine of box_copy.cuh, boxes.cuh
+LINES_IN_FLIGHT, LINE_BYTES = 8, 16  # of a lane: kLinesInFlight and kLine of the headers
 TURNING_WARPS, TILE_BYTES = 20, 25_344  # of a CTA that turns tiles; of a buffer
 # Its other warps: four bring tiles, three store them, and one marks slots.
 TURN_HELPERS = {"dispatch_warps": 8, "combine_warps": 7}

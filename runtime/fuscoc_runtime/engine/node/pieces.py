@@ -1,7 +1,8 @@
 """The node-local engine where slots follow from pieces: CUDA kernels that compute addresses.
 
 A rank keeps boxes, a few numbers for every piece and field, instead of a code for every point, and
-results come back by staging memory that is as large as what it sends (kernels/include/piece_boxes.cuh).
+results come back by staging memory that is as large as what it sends
+(kernels/include/piece_boxes.cuh).
 """
 
 from __future__ import annotations
