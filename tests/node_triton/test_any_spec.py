@@ -201,8 +201,9 @@ def test_any_spec(pool: Ranks, part: int, case: Case) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(5 * 3600)
+@pytest.mark.parametrize("part", range(40))
+@pytest.mark.timeout(3600)
 @given(case=cases())
-@settings(STATEFUL, max_examples=10_000)
-def test_ten_thousand_specs(pool: Ranks, case: Case) -> None:
+@settings(STATEFUL, max_examples=250)
+def test_ten_thousand_specs(pool: Ranks, part: int, case: Case) -> None:
     check_case(pool, case)
