@@ -355,7 +355,7 @@ def _cell_ids(shuffle: ShuffleSpec, scope: Scope) -> Tensor | list[Tensor]:
     ids = torch.arange(sum(sizes))
     if shapes and all(shape == shapes[0] for shape in shapes):
         return ids.view(len(shapes), *shapes[0])
-    return [each.view(shape) for each, shape in zip(ids.split(sizes), shapes, strict=True)]
+    return [each.view(shape) for each, shape in zip(torch.split(ids, sizes), shapes, strict=True)]
 
 
 def _segment_cells(shuffle: ShuffleSpec, entries: Tensor | list[Tensor], scope: Scope) -> Tensor:
