@@ -64,6 +64,16 @@ def test_rounds(pool: Pool, text: str, topology: str) -> None:
     assert inside == 1
 
 
+def test_turns(pool: Pool) -> None:
+    """Segments of both halves of the places, whose partial rows share memory, in every order."""
+    batches = [(40, 3, 0, 40), (0, 40, 37, 33), (33, 33, 40, 2)]
+    found = pool.run(rail_work.turns, 4, path(SMALL), "2x2", batches)
+    assert found[0] == [
+        ([range(32), range(32, 64)],),
+        ([range(8)], [range(8, 32), range(32, 56)], [range(56, 64)]),
+    ]
+
+
 def test_epochs_wrap(pool: Pool) -> None:
     work = partial(rank_work.epochs, topology="2x1", first=2**31 - 2)
     pool.run(work, 2, path(WIDE), [(1, 2)] * 2, 1)
@@ -123,11 +133,13 @@ def test_dropped_points_are_of_their_handle(pool: Pool) -> None:
 
 
 @small_or_larger
-def test_a_combine_that_one_rank_refuses(pool: Pool, topology: str) -> None:
+@pytest.mark.parametrize("is_in_turns", [False, True], ids=["at once", "in turns"])
+def test_a_combine_that_one_rank_refuses(pool: Pool, topology: str, is_in_turns: bool) -> None:
     """Sums that need rows of the last rank are lost, on another rank of its place all that need any
     of its node; and every other call is whole."""
     num_ranks = LARGER[topology]
-    found = pool.run(rail_work.combine_is_refused, num_ranks, path(SMALL), topology)
+    work = rail_work.turn_is_refused if is_in_turns else rail_work.combine_is_refused
+    found = pool.run(work, num_ranks, path(SMALL), topology)
     for rank, (said, lost) in enumerate(found[:-1]):
         assert f"rank {num_ranks - 1} refused 1 calls that rank {rank} had joined" in said[0]
         assert said[1] == "no error"
