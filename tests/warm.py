@@ -7,7 +7,7 @@ than all that tests let them do.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from fuscoc_runtime.engine.node.triton_program import INSIDE
 from fuscoc_runtime.kernels.loader import Kernel, launching, load_device_kernel, load_kernel
 from fuscoc_runtime.manifest.artifact import load_artifact
 
@@ -26,21 +27,33 @@ DEVICE_KERNELS = {
 """Device functions that are kernels by themselves, and what they take."""
 
 
-def warm(artifacts: Iterable[Path], arch: int = 90) -> None:
-    """Compile the kernels of fixed capacity of these artifacts for sm_``arch``."""
-    works: list[tuple[Any, ...]] = list(DEVICE_KERNELS)
-    works += [(path, name) for path in artifacts for name in _kernels(path)]
-    with ProcessPoolExecutor(
-        os.cpu_count(), get_context("spawn"), partial(_pretend, arch)
-    ) as pool:
-        list(pool.map(_compile, works))
+def warm(artifacts: Sequence[Path], arch: int = 90) -> list[str]:
+    """Compile the kernels of fixed capacity between nodes of these artifacts for sm_``arch``: those
+    of later artifacts first. What goes wrong with which."""
+    works: list[tuple[Any, str]] = [
+        (path, name) for path in reversed(artifacts) for name in sorted(_kernels(path))
+    ]
+    works += DEVICE_KERNELS
+    with pool(partial(_pretend, arch)) as workers:
+        return [problem for problem in workers.map(_compile, works) if problem]
+
+
+def pool(initializer: Callable[[], None] | None = None) -> ProcessPoolExecutor:
+    """A process a core, which have imported what takes long."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch", "triton", "fuscoc.driver", "tests.warm"])
+    return ProcessPoolExecutor(os.cpu_count(), context, initializer)
 
 
 def _kernels(path: Path) -> set[str]:
-    names: set[str] = set()
-    for shuffle in load_artifact(path).manifest.shuffles:
+    artifact, names = load_artifact(path), set[str]()
+    for shuffle in artifact.manifest.shuffles:
         assert shuffle.node is not None
-        names |= {*shuffle.node.kernels.values(), shuffle.program.relation.kernel}
+        kernels = shuffle.node.kernels
+        names |= {kernels[role] for role in kernels.keys() - INSIDE}
+        packed_by = {each.value for each in artifact.kernels[kernels["pack"]].args}
+        if "key_to_rank" not in packed_by:
+            names.add(shuffle.program.relation.kernel)
     return names
 
 
@@ -58,12 +71,18 @@ def _pretend(arch: int) -> None:
     driver.set_active(gpu)
 
 
-def _compile(work: tuple[Any, str]) -> None:
-    """As `Kernel.machine_code` does, without loading it."""
-    kernel = _load(*work)
-    with launching(interpreted=False):
-        unused = [0] * len(kernel.spec.args)
-        kernel.function.warmup(*unused, grid=(1,), num_warps=kernel.spec.num_warps)
+def _compile(work: tuple[Any, str]) -> str:
+    """As `Kernel.machine_code` does, without loading it; what goes wrong."""
+    try:
+        kernel = _load(*work)
+        with launching(interpreted=False):
+            unused = [0] * len(kernel.spec.args)
+            kernel.function.warmup(*unused, grid=(1,), num_warps=kernel.spec.num_warps)
+    except Exception as error:
+        while error.__cause__ is not None:
+            error = error.__cause__
+        return f"{work[0]} {work[1]}: {error}"
+    return ""
 
 
 def _load(where: Path | str, name: str) -> Kernel:

@@ -219,15 +219,16 @@ def repeats(group: Any, artifact: str, topology: str) -> list[str]:
 
 
 def turns(group: Any, artifact: str, topology: str, batches: Any) -> list[tuple[list[range], ...]]:
-    """Calls whose partial rows come back in two turns, first in one round and then in several; the
+    """Calls whose partial rows come back in two turns, one in one round and one in several; the
     turns of their rounds."""
-    options, made = {"topology": topology, "max_sources": max(map(max, batches))}, []
+    options: dict[str, Any] = {"topology": topology, "max_sources": max(map(max, batches))}
+    made = []
     with mock.patch.object(slabs, "STAGING_BYTES", 0):
-        for round_bytes in (slabs.ROUND_BYTES, 1):
+        for batch, round_bytes in zip(batches, (slabs.ROUND_BYTES, 1), strict=True):
             bytes_of = {"ROUND_BYTES": round_bytes, "MESSAGE_BYTES": round_bytes}
             host = mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}")
             with mock.patch.multiple(slabs, **bytes_of), host:
-                rank_work.epochs(group, artifact, batches, 5, **options)
+                rank_work.epochs(group, artifact, [batch], 5, **options)
                 node = open_shuffle(group, artifact, **options).engine.node
                 assert isinstance(node, RailNode)
                 made.append(tuple(map(node._turns, range(node.num_rounds))))

@@ -1,9 +1,10 @@
 """The shuffles of `test_suite.py` between nodes on real GPUs, against the reference.
 
-``python -m tests.rails.suite_gpu_run FOLDER`` compiles them, and all kernels, where a GPU may be or
-not; ``torchrun --nproc-per-node 2 -m tests.rails.suite_gpu_run FOLDER --topology 2x1`` runs them one
-after the other, ``--first 3`` from that number on, and exits non-zero, after naming every mismatch
-of the first one that has some, when something is wrong. Hosts and GPUs are as in `gpu_run.py`.
+``python -m tests.rails.suite_gpu_run FOLDER`` compiles them and their kernels, with or without a
+GPU; ``torchrun --nproc-per-node 2 -m tests.rails.suite_gpu_run FOLDER --topology 2x1`` runs them
+one after the other, ``--first 3`` from that number on, and exits non-zero, after naming every
+mismatch of the first one that has some, when something is wrong. Hosts and GPUs are as in
+`gpu_run.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ import argparse
 import sys
 import time
 import traceback
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import torch.distributed as dist
@@ -23,16 +22,17 @@ from tests.node_triton import rank_work
 from tests.node_triton.gpu_run import told
 from tests.rails.gpu_run import TIMEOUT, join, share
 from tests.rails.test_suite import LEFT_OUT, MOST, TEXTS
-from tests.warm import warm
+from tests.warm import pool, warm
 
 NAMES = [name for name in TEXTS if name not in LEFT_OUT]
 
 
 def compile_all(folder: Path) -> None:
     paths = [folder / str(number) for number in range(len(NAMES))]
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        list(pool.map(_compile, NAMES, paths))
-    warm(paths)
+    with pool() as workers:
+        list(workers.map(_compile, NAMES, paths))
+    for problem in warm(paths):
+        print(f"does not compile: {problem}")
 
 
 def _compile(name: str, path: Path) -> None:

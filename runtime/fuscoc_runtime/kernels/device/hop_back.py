@@ -4,9 +4,9 @@
 the slab of its node. When slabs have travelled, `finish` adds up this rank's own segments: its own
 rows, then partial rows of its node, which are there since, then the sums of other nodes, in their
 order. Where staging would be large it has room for the partial rows of half of the places, which
-come in two turns. Where slabs are large there are several of both kernels, for some of the places each: while
-sums of some travel, those of later ones are made, and those of earlier ones are added up. A rank
-that refuses the combine sends slabs all the same; what needs its rows is lost.
+come in two turns. Where slabs are large there are several of both kernels, for some of the places
+each: while sums of some travel, those of later ones are made, and those of earlier ones are added
+up. A rank that refuses the combine sends slabs all the same; what needs its rows is lost.
 """
 
 import triton
