@@ -135,7 +135,7 @@ class _Builder:
             placement=placement,
             capacity=target.capacity,
             compact=target.compact,
-            distinct=target.distinct,
+            distinct=target.distinct or None,
             loc=self.loc(target.span),
         )
 

@@ -153,7 +153,7 @@ class DefPacked(Op, name="def_packed"):
         placement=Ref("def_placement"),
         capacity=Integer(1, optional=True),
         compact=Flag(),
-        distinct=Flag(),
+        distinct=Flag(optional=True),
     )
 
     @classmethod

@@ -229,9 +229,9 @@ class PackedTarget:
     padding: str
     capacity: int | None
     compact: bool
-    distinct: bool
     placement: Placement
     span: Span
+    distinct: bool = False
 
 
 @dataclass(frozen=True)
