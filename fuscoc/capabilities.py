@@ -120,7 +120,7 @@ def fans_out_very_far(shuffle: CheckedShuffle) -> Faults:
 
 def _fans_out_beyond(shuffle: CheckedShuffle, most: int) -> Faults:
     if shuffle.fanout > most:
-        fan_out = shuffle.domain[shuffle.num_source_dims :]
+        fan_out = shuffle.fan_out
         sizes = [each.extent.value for each in fan_out if isinstance(each.extent, Const)]
         reason = f"a segment has {shuffle.fanout} destinations, more than {most}"
         yield Fault(fan_out[sizes.index(max(sizes))].span, reason)

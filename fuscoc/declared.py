@@ -109,6 +109,7 @@ def _target(target: PackedTarget | DenseTarget) -> dict[str, Any]:
         "most_padding": PADDINGS[target.padding](target.align),
         "capacity": target.capacity,
         "compact": target.compact,
+        "distinct": target.distinct,
         "placement": {"kind": target.placement.kind, "table": target.placement.table},
     }
 

@@ -239,6 +239,12 @@ class KeyRangeError(FuscoRuntimeError):
     key: str
     count: int
     highest: int
+    is_distinct: bool = False
+
+    @property
+    def message(self) -> str:
+        differs = ", and points of a segment must have different ones" if self.is_distinct else ""
+        return super().message + differs
 
 
 @dataclass(eq=False)

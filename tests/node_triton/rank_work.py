@@ -108,7 +108,7 @@ def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int, infers: bool
     """One dispatch and some combines of it, compared with the reference. ``infers``: extents are
     read off shapes, and of one field rows are given to combine as a tensor."""
     data, spec = ranks[shuffle.rank], shuffle.spec
-    expected = expect(spec, list(ranks))
+    expected = expect(spec, list(ranks), shuffle.rank)
     extents = {} if infers else data.extents
     given = {**data.source, **data.inputs}
     given = {name: each.to(shuffle.device) for name, each in given.items()}

@@ -59,14 +59,17 @@ def _dense_capacity(shuffle: ShuffleSpec, num_ranks: int, options: Options) -> i
 
 
 def worst_capacity(shuffle: ShuffleSpec, num_ranks: int, max_sources: int) -> int:
-    """Slots of a rank that are always enough: every point of every rank, and every padding."""
+    """Slots of a rank that are always enough: every point of every rank, or of every segment as
+    many as there are keys if these are distinct, and every padding."""
     target = shuffle.program.target
     assert isinstance(target, PackedSlots)
-    points = num_ranks * max_sources * shuffle.program.fanout
+    segments, fanout = num_ranks * max_sources, shuffle.program.fanout
     keys = target.num_keys
     if target.placement.kind != "table":
         keys = -(-keys // target.group // num_ranks) * target.group
-    return most_slots(target, points, keys)
+    if target.distinct:
+        return most_slots(target, segments * min(fanout, keys), keys, segments)
+    return most_slots(target, segments * fanout, keys)
 
 
 def slots_for(shuffle: ShuffleSpec, num_ranks: int, num_sources: int) -> int:

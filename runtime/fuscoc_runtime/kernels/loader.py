@@ -163,6 +163,7 @@ def _load_module(path: Path, code: bytes, interpreted: bool) -> ModuleType:
     sys.modules[name] = module
     with _in_mode(interpreted):
         exec(compile(text, file, "exec"), vars(module))
+        device.fix_keys(module)
     return module
 
 

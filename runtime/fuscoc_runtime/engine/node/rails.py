@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -292,20 +293,29 @@ class RailNode(TritonNode):
         commands: list[Command] = []
         behind = []
         for number, (names, each) in enumerate(zip(self._places(), rounds, strict=True)):
-            others = {**names, "num_sources": f"others.{number}"}
             own = {**names, "num_sources": "own_sources"}
-            collect = Launch(kernels["collect"], "programs", others, follows=number == 0)
             finish = Launch(kernels["finish"], "finishing", own, follows=True)
             behind.append(finish if len(rounds) == 1 else _behind(finish, each))
-            commands += collect, each
+            for part in self._turns(number):
+                names = {name: f"{name}.{part.start}" for name in ("first", "end")}
+                others = {**names, "num_sources": f"others.{part.start}"}
+                follows = part.start == 0
+                commands.append(Launch(kernels["collect"], "programs", others, follows=follows))
+            commands.append(each)
         return commands + behind
 
     def _places(self) -> list[dict[str, str]]:
         """By round the numbers that kernels are given of its places."""
         return [
-            {name: f"{name}.{number}" for name in ("first", "end")}
-            for number in range(len(self._slabs.rounds))
+            {"first": f"first.{places.start}", "end": f"round_end.{places.start}"}
+            for places in self._slabs.rounds
         ]
+
+    def _turns(self, number: int) -> list[range]:
+        """The places of a round whose partial rows peers send at a time."""
+        places, room = self._slabs.rounds[number], self._memory.staged_places
+        cuts = [room] if places.start < room < places.stop else []
+        return [range(*each) for each in pairwise([places.start, *cuts, places.stop])]
 
     def _exchanges(
         self,
@@ -346,8 +356,10 @@ class RailNode(TritonNode):
         """The places of every round, and how many segments of other nodes they are."""
         numbers = {}
         for number, places in enumerate(self._slabs.rounds):
-            numbers[f"first.{number}"], numbers[f"end.{number}"] = places.start, places.stop
-            numbers[f"others.{number}"] = (self._num_nodes - 1) * len(places)
+            numbers[f"round_end.{places.start}"] = places.stop
+            for part in self._turns(number):
+                numbers[f"first.{part.start}"], numbers[f"end.{part.start}"] = part.start, part.stop
+                numbers[f"others.{part.start}"] = (self._num_nodes - 1) * len(part)
         return numbers
 
     def _packing(self, num_sources: int) -> dict[str, int]:

@@ -30,6 +30,10 @@ MESSAGE_BYTES = 1_000_000
 else."""
 STEP = 8
 """Rounds are of multiples of so many places, whose flags are aligned."""
+STAGING_BYTES = 32 << 20
+"""Of partial rows of other nodes' segments, about, for which a window has room in any case. Where
+those of all places are more, half of them come in a second turn: until then peers wait for each
+other once more, some microseconds, which is little beside what so many rows take."""
 
 
 def num_places(node: NodeSpec, max_sources: int) -> int:
@@ -74,6 +78,21 @@ def lay_out_slab(
             ],
         }
     )
+
+
+def staged_places(places: int, num_ranks: int, num_nodes: int, partial_bytes: int) -> int:
+    """Of so many places of every other node those whose partial rows a window has room for at a
+    time: all, or at least half."""
+    if num_ranks == 1 or num_nodes == 1 or partial_bytes == 0:
+        return places
+    half = -(-places // (2 * STEP)) * STEP
+    return min(places, max(half, room_for_places(num_ranks, num_nodes, partial_bytes)))
+
+
+def room_for_places(num_ranks: int, num_nodes: int, partial_bytes: int) -> int:
+    """Those for which there is room in any case."""
+    of_a_place = (num_ranks - 1) * (num_nodes - 1) * partial_bytes
+    return STAGING_BYTES // of_a_place // STEP * STEP
 
 
 def divide(places: int, row_bytes: int, num_nodes: int) -> list[range]:

@@ -10,6 +10,7 @@ from fuscoc_runtime.comm.windows import Allocate, outlast_calls
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.rings import ROUTING_WORDS
 from fuscoc_runtime.engine.node.schedule import Programs
+from fuscoc_runtime.engine.node.slabs import staged_places
 from fuscoc_runtime.engine.node.state import MAX_RANKS, Limits, lay_out, view_points
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
 from fuscoc_runtime.kernels.loader import address, device_module
@@ -28,6 +29,7 @@ class TritonMemory:
         limits: how large calls may be, the same on all ranks; of several nodes ``max_sources`` are
             the segments that a rank takes on.
         rows: the target's fields, [rows, elements].
+        staged_places: of another node, that partial rows come back of in one turn.
     """
 
     def __init__(
@@ -42,6 +44,10 @@ class TritonMemory:
         have none."""
         self.limits, self._program, self._is_exact = limits, program, is_exact
         self._num_rows = limits.row_capacity(program.num_ranks, program.is_compact)
+        self._stride = limits.max_sources // program.num_nodes
+        self.staged_places = staged_places(
+            self._stride, program.num_ranks, program.num_nodes, program.spec.partial_bytes
+        )
         self.sections, nbytes = self._lay_out(num_entries)
         self.window = allocate(nbytes)
         self._bases = self.window.peer_bases.tolist()
@@ -94,7 +100,9 @@ class TritonMemory:
             "num_ranks": self._program.num_ranks,
             "num_nodes": self._program.num_nodes,
             "node": self._program.node,
-            "stride": self.limits.max_sources // self._program.num_nodes,
+            "stride": self._stride,
+            "staged": self._num_staged,
+            "staged_places": self.staged_places,
             "num_known": self._program.num_known,
             "num_keys": self._program.num_keys,
             "max_sources": self.limits.max_sources,
@@ -119,10 +127,15 @@ class TritonMemory:
             table[getattr(words, name.upper()).value] = value
         return table
 
+    @property
+    def _num_staged(self) -> int:
+        """Partial rows of every other rank that there is room for."""
+        return self._stride + (self._program.num_nodes - 1) * self.staged_places
+
     def _lay_out(self, num_entries: int) -> tuple[dict[str, list[int]], int]:
         """Offsets of the parts of a window, and its bytes."""
         program, limits, num_ranks = self._program, self.limits, self._program.num_ranks
-        sources, others = num_ranks * limits.max_sources, (num_ranks - 1) * limits.max_sources
+        sources, staged = num_ranks * limits.max_sources, (num_ranks - 1) * self._num_staged
         meeting = num_ranks * 4 * self._is_exact
         return lay_out(
             {
@@ -136,7 +149,8 @@ class TritonMemory:
                 "refused": [num_ranks * 8] * num_entries,
                 "points": [sources * program.shuffle.program.fanout * program.spec.point_bytes]
                 * (num_entries + self._is_exact),
-                "staging": [others * program.spec.partial_bytes if program.combines else 0],
+                "turns": [num_ranks * 8 * (program.num_nodes > 1)] * num_entries,
+                "staging": [staged * program.spec.partial_bytes if program.combines else 0],
                 "row_index": [limits.capacity * 8 * program.is_compact] * num_entries,
                 "claims": [limits.capacity * 4 * program.is_dense] * num_entries,
                 "rows": [self._num_rows * size for size in program.row_bytes],

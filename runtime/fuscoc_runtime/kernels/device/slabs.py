@@ -129,6 +129,23 @@ def own_source(call, first, end, index):
 
 
 @triton.jit
+def num_reduced(call, first, most):
+    """Segments of each other rank, of which there are at ``most`` so many, whose rows are reduced
+    before those from the place ``first`` on are added up: all of a turn at its begin."""
+    room, stride = sync.word(call, words.STAGED_PLACES), sync.word(call, words.STRIDE)
+    places = tl.minimum(room, stride - first)
+    return tl.where((first % room == 0) & (most > 0), sync.word(call, words.NUM_NODES) * places, 0)
+
+
+@triton.jit
+def reduced_source(call, first, index):
+    """The segment at an index of these."""
+    stride = sync.word(call, words.STRIDE)
+    places = tl.minimum(sync.word(call, words.STAGED_PLACES), stride - first)
+    return index // places * stride + first + index % places
+
+
+@triton.jit
 def taken_on(call, first, end, index):
     """The segment at an index of those that move once the places from ``first`` to ``end`` have
     come: with the first ones all of this rank's own do, before others."""
