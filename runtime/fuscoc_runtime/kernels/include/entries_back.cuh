@@ -98,8 +98,8 @@ struct GiveEntries : Back<GiveEntriesWords<Shape>> {
   __device__ void clear(char* to, i64 bytes) const {
     for (i64 at = lane * kUnit; at < bytes; at += kWarp * kUnit) *reinterpret_cast<Unit*>(to + at) = {};
   }
-  // The sums of a group's rows, those of lower ranks first.
-  __device__ void add_up(i64 first, i64 num, int num_words, i64 end, u32 absent, char* to) const {
+  // The sums of a group's rows, those of lower ranks first. With registers of its own: what copies rows has none to spare.
+  __device__ __noinline__ void add_up(i64 first, i64 num, int num_words, i64 end, u32 absent, char* to) const {
     if constexpr (Shape::every_rank) {
       using Terms = Vector<typename Shape::Element, kLine>;
       constexpr int row = int(All::entry_bytes / kLine), words = All::kGroup * row;
@@ -160,19 +160,23 @@ struct GiveEntries : Back<GiveEntriesWords<Shape>> {
     const i64 first = i64(group) * All::kGroup;
     if constexpr (All::kAreRows) {
       const int num_words = All::num_words(call);
+      // One of the words of every row, that of the rank itself if there are more, and the ranks in all others.
+      const int word = Shape::every_rank ? call.rank : 0;
+      const Rows<Shape> rows(All::codes(call), first, num, word, num_words, lane);
       u32 ranks = 0;
-      for (int turn = 0; turn < num_words; ++turn)
-        for (const i64 code : Rows<Shape>(All::codes(call), first, num, turn, num_words, lane).code)
+      for (int turn = 1; turn < num_words; ++turn)
+        for (const i64 code : Rows<Shape>(All::codes(call), first, num, (word + turn) % num_words, num_words, lane).code)
           ranks |= code < 0 ? 0 : 1u << entry_rank(code);
+      const bool alone = __reduce_or_sync(kAllLanes, ranks) == 0;
+      for (const i64 code : rows.code) ranks |= code < 0 ? 0 : 1u << entry_rank(code);
       const u32 absent = this->absent(group, ranks);
       const i64 end = (num_here - first) * All::entry_bytes;
       char* const to = call.result + first * All::entry_bytes;
-      if constexpr (Shape::every_rank) {
+      if (!alone) {  // a sum of one row is that row
         add_up(first, num, num_words, end, absent, to);
         return;
       }
-      const Rows<Shape> rows(All::codes(call), first, num, 0, 1, lane);
-      const char* const came = staging(call.rank, 0, first);
+      const char* const came = staging(call.rank, word, first);
       rows.copy([&](i64 code, i64 at, i64 inside) -> RowWord {
         if (at >= end) return {};
         if (code < 0) return {nullptr, to + at};

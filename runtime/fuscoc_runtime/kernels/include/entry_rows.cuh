@@ -37,6 +37,13 @@ struct Rows {
       code[c] = lane < kOfChunk && entry < num ? __ldcg(words + entry * num_words + which) : -1;
     }
   }
+  // Forgets those that `goes` does not hold of.
+  template <class Goes>
+  __device__ __forceinline__ void keep(Goes goes) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c)
+      if (!goes(code[c])) code[c] = -1;
+  }
   // Whether any of them goes anywhere.
   __device__ __forceinline__ bool any() const {
     bool found = false;
