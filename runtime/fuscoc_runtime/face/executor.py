@@ -25,6 +25,7 @@ from fuscoc_runtime.engine.node.exact_engine import Doubt, ExactEngine
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.exact_maps import ExactMaps
 from fuscoc_runtime.engine.node.handle import NodeHandle
+from fuscoc_runtime.engine.node.into_repeats import IntoRepeats
 from fuscoc_runtime.engine.node.maps import NodeMaps
 from fuscoc_runtime.engine.node.repeats import Repeats
 from fuscoc_runtime.engine.observer import Observer
@@ -49,7 +50,8 @@ class Executor:
         key: names the engine in ``torch.ops.fuscoc``; ``back_key`` the one whose combine is the way
             back, which that of a reply is.
         into: where rows go on from their slots, if they do.
-        repeats: calls that repeat earlier ones, if there can be such.
+        repeats: calls that repeat earlier ones, if there can be such; ``into_repeats`` those into
+            memory of the caller's.
     """
 
     def __init__(
@@ -85,6 +87,9 @@ class Executor:
         self.repeats: Repeats | None = None
         if isinstance(engine, NodeEngine) and into is None and not has_complex_fields(spec):
             self.repeats = Repeats.of(engine)
+        self.into_repeats: IntoRepeats | None = None
+        if isinstance(engine, NodeEngine) and into is not None and not has_complex_fields(spec):
+            self.into_repeats = IntoRepeats.of(engine, into)
         _open.add(self)
         self.observer.opened(self.memory().num_bytes)
 
@@ -135,6 +140,18 @@ class Executor:
         rows = self.repeats.window.detach()
         self.observer.lend((rows,))
         return rows, handle, end
+
+    def repeat_into(
+        self, fields: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[Tensor, NodeHandle] | None:
+        """A dispatch into memory of the caller's where an earlier one is known whose arguments were
+        alike: that memory, and the handle."""
+        assert self.into_repeats is not None
+        started = self.observer.begins_dispatch()
+        found = self.into_repeats.dispatch(fields, named)
+        if found is not None:
+            self.observer.dispatched(found[1], started)
+        return found
 
     def combine(self, rows: Any, handle: Any, named: Mapping[str, Any]) -> dict[str, Tensor]:
         started = time.perf_counter()

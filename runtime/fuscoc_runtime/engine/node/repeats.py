@@ -100,7 +100,7 @@ class Repeats:
         form: list[object] = [len(fields), *named]
         addresses = []
         for tensor in tensors:
-            address = _look_at(tensor, form)
+            address = look_at(tensor, form)
             if address is None or self._begin <= address < self._behind:
                 return None
             addresses.append(address)
@@ -133,7 +133,7 @@ class Repeats:
         names += named
         form: list[object] = [len(fields), *named]
         tensors = (*fields, *named.values())
-        if any(_look_at(each, form) is None or not each.numel() for each in tensors):
+        if any(look_at(each, form) is None or not each.numel() for each in tensors):
             return
         weight = None
         if self._weight is not None:
@@ -144,7 +144,7 @@ class Repeats:
         assert sent is not None
         taken = [self._field, *program.inputs, *([weight] if weight is not None else [])]
         extents = [handle.extents[name] for name in program.extents]
-        _remember(
+        remember(
             self._dispatches,
             tuple(form),
             _Dispatch(
@@ -166,7 +166,7 @@ class Repeats:
         launched = handle.launched
         assert launched.sent is not None
         form = [handle.source_shapes[self._field], launched.sent.num_sources]
-        address = _look_at(rows, form)
+        address = look_at(rows, form)
         if address is None:
             return None
         known = self._combines.get(tuple(form))
@@ -199,13 +199,13 @@ class Repeats:
         if type(rows) is not Tensor or 0 in shape or sent is None:
             return
         form = [shape, sent.num_sources]
-        if len(rows) != handle.num_slots or _look_at(rows, form) is None:
+        if len(rows) != handle.num_slots or look_at(rows, form) is None:
             return
         [field] = self._engine.shuffle.program.buffers["source"]
         one = torch.empty(1, dtype=TORCH_DTYPES[field.dtype], device=self._engine.members.device)
         prepared = self._node.prepare_combine(sent.num_sources)
         known = _Combine(prepared, one.expand(shape), one.nbytes * shape.numel())
-        _remember(self._combines, tuple(form), known)
+        remember(self._combines, tuple(form), known)
 
     def _watch_streams(self, ends: Ends) -> None:
         self._ends, self.stream = ends, ends.stream
@@ -241,7 +241,7 @@ class Repeats:
         return ends.address, turn, CallEnd(ends, event, told, caller, used)
 
 
-def _look_at(tensor: Any, form: list[Any]) -> int | None:
+def look_at(tensor: Any, form: list[Any]) -> int | None:
     """The address of a tensor, if kernels can read it as it is; what else there is to check of it
     is added to the ``form``. None if the engine must look at it."""
     if type(tensor) is not Tensor or tensor.layout != torch.strided or tensor.requires_grad:
@@ -256,7 +256,7 @@ def _look_at(tensor: Any, form: list[Any]) -> int | None:
     return address
 
 
-def _remember(known: dict[Any, Any], form: Any, what: Any) -> None:
+def remember(known: dict[Any, Any], form: Any, what: Any) -> None:
     if len(known) >= MAX_FORMS:
         known.clear()
     known[form] = what
