@@ -286,15 +286,21 @@ struct MoveEntries {
     if constexpr (All::kAreRows) {
       const char* const from = call.source[0] + first * All::entry_bytes;
       const int num_words = All::num_words(call);
-      for (int turn = kPart == kStay ? 0 : 1, end = turn + num_words; turn < end; ++turn) {  // that of the next rank first
-        Rows<Shape> rows(All::codes(call), first, num, (call.rank + turn) % num_words, num_words, lane);
+      const auto look = [&](int turn) {  // that of the next rank first, or of this one
+        const int word = (call.rank + turn + (kPart != kStay)) % num_words;
+        return Rows<Shape>(All::codes(call), first, turn < num_words ? num : 0, word, num_words, lane);
+      };
+      Rows<Shape> rows = look(0);
+      for (int turn = 1; turn <= num_words; ++turn) {
+        const Rows<Shape> next = kParts ? look(turn) : rows;  // while these are copied
         rows.keep([&](i64 code) { return kPart == kAll || (entry_rank(code) == call.rank) == (kPart == kStay); });
-        if (!rows.any()) continue;
-        rows.copy([&](i64 code, i64 at, i64 inside) -> RowWord {
-          if (code < 0 || (kPart != kStay && call.routing->refusing >> entry_rank(code) & 1)) return {};
-          char* const to = call.window[entry_rank(code)] + call.rows_at[0] + entry_slot(code) * Shape::row_bytes(0);
-          return {from + at, to + inside};
-        });
+        if (rows.any())
+          rows.copy([&](i64 code, i64 at, i64 inside) -> RowWord {
+            if (code < 0 || (kPart != kStay && call.routing->refusing >> entry_rank(code) & 1)) return {};
+            char* const to = call.window[entry_rank(code)] + call.rows_at[0] + entry_slot(code) * Shape::row_bytes(0);
+            return {from + at, to + inside};
+          });
+        rows = next;
       }
       return;
     }
