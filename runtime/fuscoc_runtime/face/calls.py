@@ -187,7 +187,7 @@ def combine(
     after: torch.cuda.Event | None,
 ) -> Any:
     """``Shuffle.combine``: the result, and an event with ``async_op``."""
-    repeats = executor.repeats
+    repeats = executor.repeats_back
     if repeats is not None and not inputs and after is None and not is_dynamo_compiling():
         done = executor.repeat_combine(rows, handle, async_op)
         if done is not None:

@@ -50,8 +50,8 @@ class Executor:
         key: names the engine in ``torch.ops.fuscoc``; ``back_key`` the one whose combine is the way
             back, which that of a reply is.
         into: where rows go on from their slots, if they do.
-        repeats: calls that repeat earlier ones, if there can be such; ``into_repeats`` those into
-            memory of the caller's.
+        repeats: dispatches that repeat earlier ones, if there can be such; ``into_repeats`` those
+            into memory of the caller's, and ``repeats_back`` combines.
     """
 
     def __init__(
@@ -85,8 +85,11 @@ class Executor:
             )
             self.back_key = ops.register(self._answers, digest)
         self.repeats: Repeats | None = None
+        self.repeats_back: Repeats | None = None
         if isinstance(engine, NodeEngine) and into is None and not has_complex_fields(spec):
-            self.repeats = Repeats.of(engine)
+            self.repeats = self.repeats_back = Repeats.of(engine)
+            if engine.reply is not None:
+                self.repeats_back = Repeats.of(engine.reply)
         self.into_repeats: IntoRepeats | None = None
         if isinstance(engine, NodeEngine) and into is not None and not has_complex_fields(spec):
             self.into_repeats = IntoRepeats.of(engine, into)
@@ -157,20 +160,20 @@ class Executor:
         started = time.perf_counter()
         result = (self.engine.reply or self.engine).combine(rows, handle, named)
         self.observer.combined(started)
-        if self.repeats is not None:
-            self.repeats.remember_combine(rows, handle)
+        if self.repeats_back is not None:
+            self.repeats_back.remember_combine(rows, handle)
         return result
 
     def repeat_combine(
         self, rows: Any, handle: Any, is_beside: bool
     ) -> tuple[Tensor, Event] | None:
         """`combine`, and `beside`, where an earlier one is known whose arguments were alike."""
-        assert self.repeats is not None
+        assert self.repeats_back is not None
         started = time.perf_counter()
-        found = self.repeats.combine(rows, handle, is_beside)
+        found = self.repeats_back.combine(rows, handle, is_beside)
         if found is None:
             return None
-        self._stream = self.repeats.stream if is_beside else self._stream
+        self._stream = self.repeats_back.stream if is_beside else self._stream
         self.observer.combined(started)
         return found
 

@@ -154,6 +154,12 @@ class TritonProgram:
             "num_ranks": num_ranks,
         }
 
+    @property
+    def table(self) -> str | None:
+        """The input that says where keys live, if one does."""
+        is_given = self._key_to_rank is None and self.target.kind == "packed"
+        return self.target.placement.table if is_given else None
+
     def placement(self, inputs: Mapping[str, Tensor]) -> dict[str, int]:
         """Where keys live, by what a table among the ``inputs`` says or without one."""
         owners = self._key_to_rank
