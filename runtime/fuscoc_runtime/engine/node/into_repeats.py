@@ -109,15 +109,14 @@ class IntoRepeats:
         if any(look_at(each, form) is None or not each.numel() for each in tensors):
             return
         names = [*([self._field.name] if fields else []), *named]
-        spec = self._into.spec
         numbers = self._into.numbers(given.extents)
         rows = self._rows[: handle.num_slots].view(numbers["num_points"], -1)
         positions = {name: position for position, name in enumerate(names)}
         known = _Dispatch(
             positions[self._field.name],
             tuple((name, positions[name]) for name in handle.inputs),
-            tuple((item.name, positions[item.name]) for item in spec.declared.inputs),
-            positions[spec.argument],
+            tuple((name, positions[name]) for name in given.inputs),
+            positions[self._into.spec.argument],
             tuple(each.nbytes for each in tensors),
             handle.launched.num_sources,
             handle.num_slots,

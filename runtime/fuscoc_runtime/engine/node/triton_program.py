@@ -157,8 +157,9 @@ class TritonProgram:
     @property
     def table(self) -> str | None:
         """The input that says where keys live, if one does."""
-        is_given = self._key_to_rank is None and self.target.kind == "packed"
-        return self.target.placement.table if is_given else None
+        if self.target.kind == "dense" or self._key_to_rank is not None:
+            return None
+        return self.target.placement.table
 
     def placement(self, inputs: Mapping[str, Tensor]) -> dict[str, int]:
         """Where keys live, by what a table among the ``inputs`` says or without one."""
