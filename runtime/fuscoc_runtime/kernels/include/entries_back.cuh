@@ -98,8 +98,8 @@ struct GiveEntries : Back<GiveEntriesWords<Shape>> {
   __device__ void clear(char* to, i64 bytes) const {
     for (i64 at = lane * kUnit; at < bytes; at += kWarp * kUnit) *reinterpret_cast<Unit*>(to + at) = {};
   }
-  // The sums of a group's rows, those of lower ranks first. With registers of its own: what copies rows has none to spare.
-  __device__ __noinline__ void add_up(i64 first, i64 num, int num_words, i64 end, u32 absent, char* to) const {
+  // The sums of a group's rows, those of lower ranks first.
+  __device__ void add_up(i64 first, i64 num, int num_words, i64 end, u32 absent, char* to) const {
     if constexpr (Shape::every_rank) {
       using Terms = Vector<typename Shape::Element, kLine>;
       constexpr int row = int(All::entry_bytes / kLine), words = All::kGroup * row;
