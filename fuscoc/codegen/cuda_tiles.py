@@ -29,6 +29,7 @@ MAX_SORTED_KEYS = 128  # 64 registers a thread
 SCATTERING_WARPS = 4  # of a CTA, at least: while some rows are loaded, others are stored
 BULK_WORD, BULK_LINE = 16, 128  # bytes: of what bulk copies move, and the lines they are cut into
 PIECE_WARPS = 28, 24  # of a CTA, there and back: 72 and 80 registers a thread
+EVERY_RANK_WARPS = 20, 20  # the same of rows to every rank, which are moved by whole groups
 LINES_IN_FLIGHT, LINE_BYTES = 8, 16  # of a lane: kLinesInFlight and kLine of the headers
 TURNING_WARPS, TILE_BYTES = 20, 25_344  # of a CTA that turns tiles; of a buffer
 # Its other warps: four bring tiles, three store them, and one marks slots.
@@ -120,6 +121,8 @@ def choose_piece_sizes(shuffle: CudaShuffle, entry_group: int | None) -> PieceSi
     cover the latency of HBM and NVLink. Where words are narrow, runs may be short, and are turned
     in shared memory, in tiles as large as leave room for three that are under way."""
     words = tuple(WordSizes(field.name, unit_bytes(field)) for field in shuffle.leaving)
+    if shuffle.every_rank:
+        return PieceSizes(*EVERY_RANK_WARPS, None, entry_group, words)
     if entry_group is not None or all(each.word_bytes == LINE_BYTES for each in words):
         return PieceSizes(*PIECE_WARPS, None, entry_group, words)
     there, back = (TURNING_WARPS + helpers for helpers in TURN_HELPERS.values())

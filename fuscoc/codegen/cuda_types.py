@@ -81,9 +81,9 @@ class CudaShuffle:
     segment has one row on a rank, and slots refer to rows. With ``given_slots`` the relation says
     the slot of every point and nothing is counted: there are no keys. With ``ragged`` extents vary
     with the outermost index, as inputs say. Segments that go to ``every_rank`` have ``fanout``
-    points for each. ``in_order``: segment i lies behind segment i - 1, so that nothing needs to be
-    stored to find it. ``apart``: a call checks that no two segments begin with the same source
-    cell.
+    points for each; ``everywhere``: and none of them is dropped. ``in_order``: segment i lies
+    behind segment i - 1, so that nothing needs to be stored to find it. ``apart``: a call checks
+    that no two segments begin with the same source cell.
     """
 
     name: str
@@ -101,6 +101,7 @@ class CudaShuffle:
     given_slots: bool = False
     ragged: bool = False
     every_rank: bool = False
+    everywhere: bool = False
     in_order: bool = True
     apart: bool = False
     padding: str = "fewest"

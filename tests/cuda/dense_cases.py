@@ -299,6 +299,9 @@ CASES = {
     "uneven": DenseCase(UNEVEN),
     "reshard": DenseCase("reshard", constants={"rows": 37, "columns": 22, "high": 4, "wide": 3}),
     "all_gather": DenseCase("all_gather", constants={"total": 50, "width": 40}),
+    # Rows of whole words of a warp, several under way or a part of one.
+    "all_gather_wide": DenseCase("all_gather", constants={"total": 10, "width": 512}),
+    "halo_wide": DenseCase("halo", constants={"rows": 11, "reach": 2, "width": 1024}),
     "halo": DenseCase("halo", constants={"rows": 37, "reach": 3, "width": 12}),
     "halo_long": DenseCase("halo", constants={"rows": 90, "reach": 40, "width": 700}),
     "packed_tiles": DenseCase(PACKED_TILES, 30),

@@ -131,6 +131,7 @@ def load_kernel(path: Path, spec: KernelSpec, code: bytes, *, interpreted: bool)
     return Kernel(spec, function, interpreted)
 
 
+@cache
 def device_module(name: str, *, interpreted: bool) -> ModuleType:
     """A module of ``fuscoc_runtime.kernels.device``."""
     with _in_mode(interpreted):

@@ -66,9 +66,9 @@ struct Relation {
 
 extern "C" __global__ void __launch_bounds__(512, 1)
 halo_plan(const __grid_constant__ Call call) { place_entries<Shape, Relation>(call); }
-extern "C" __global__ void __launch_bounds__(896, 1)
+extern "C" __global__ void __launch_bounds__(640, 1)
 halo_dispatch(const __grid_constant__ Call call) { move_entries<Shape>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 halo_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(768, 1)
+extern "C" __global__ void __launch_bounds__(640, 1)
 halo_combine(const __grid_constant__ Call call) { give_entries<Shape>(call); }
