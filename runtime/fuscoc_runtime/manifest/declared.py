@@ -109,6 +109,7 @@ class PackedTarget:
     capacity: int | None
     placement: PlacementSpec
     compact: bool = False
+    agreed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_padding(self)
@@ -116,13 +117,15 @@ class PackedTarget:
 
 @dataclass(frozen=True)
 class DenseTarget:
-    """Slots computed by the spec, ``length`` of them on a rank."""
+    """Slots computed by the spec, ``length`` of them on a rank. ``agreed``: the extents that all
+    ranks have to give alike."""
 
     kind: Literal["dense"]
     layout: str
     slot: Scalar
     rank: Scalar
     length: Scalar
+    agreed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
