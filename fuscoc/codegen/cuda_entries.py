@@ -42,6 +42,15 @@ class AlikeEntries:
     def points(self) -> int:
         return prod(self.counts)
 
+    @property
+    def slots_together(self) -> int:
+        """Slots of an entry that are one range, after which the next one of a chain goes on."""
+        together = 1
+        for step, count in sorted(zip(self.slot_steps, self.counts, strict=True)):
+            if step == together:
+                together *= count
+        return together
+
 
 def alike_entries(node: Any, shuffle: CudaShuffle) -> AlikeEntries | None:
     """What is the same of all short entries of a ``fsc.node``; None if kernels need boxes."""

@@ -12,9 +12,9 @@ from fuscoc.codegen.cuda import REFUSE_THREADS, CudaSource, Launch, print_kernel
 from fuscoc.codegen.cuda_destination import row_relation
 from fuscoc.codegen.cuda_entries import AlikeEntries, alike_entries, number
 from fuscoc.codegen.cuda_relation import CudaText, fused_relation
-from fuscoc.codegen.cuda_runs import choose, num_strides
+from fuscoc.codegen.cuda_runs import num_strides
 from fuscoc.codegen.cuda_tiles import TILE_BUFFERS, WARP, PieceSizes
-from fuscoc.codegen.cuda_types import REDUCED, CudaField, CudaShuffle, row_bytes
+from fuscoc.codegen.cuda_types import REDUCED, CudaField, CudaShuffle, choose, row_bytes
 from fuscoc.codegen.regions import Region
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.fused import NodePieces

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fuscoc.lang.dtypes import ITEM_BYTES
@@ -138,3 +139,9 @@ def unit_bytes(field: CudaField) -> int:
         return field.access_bytes
     cell = field.cell_elems * ITEM_BYTES[field.dtype]
     return next(u for u in (16, 8, 4, 2, 1) if row_bytes(field) % u == 0 and cell % u == 0)
+
+
+def choose(values: Sequence[object], index: str = "field") -> str:
+    """``values[index]`` as an expression that folds to a constant."""
+    head = "".join(f"{index} == {i} ? {value} : " for i, value in enumerate(values[:-1]))
+    return f"{head}{values[-1]}"

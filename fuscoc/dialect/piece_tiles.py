@@ -77,7 +77,8 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
 class TritonPieceTile(Op, name="triton_piece_tile"):
     """Triton kernels that move pieces: programs of ``plan_warps`` warps plan, and programs of
     ``copy_warps`` copy items of ``item_lines`` lines of 16 bytes, ``lines`` of a field at once,
-    which they read in words of ``word_bytes``.
+    which they read in words of ``word_bytes``. Of short entries that are alike a program that plans
+    takes ``chained`` at once.
 
     ``"fsc.triton_piece_tile"() {copy_warps = 4 : i64, fields = [{field = "x", lines = 1024 : i64,
     word_bytes = 16 : i64}], item_lines = 1024 : i64, plan_warps = 1 : i64} : () -> ()``
@@ -87,6 +88,7 @@ class TritonPieceTile(Op, name="triton_piece_tile"):
         plan_warps=Integer(1),
         copy_warps=Integer(1),
         item_lines=Integer(1),
+        chained=Integer(1, optional=True),
         fields=Array(Record({"field": Text(), "word_bytes": Unit(1), "lines": Integer(1)})),
     )
 
@@ -97,6 +99,7 @@ class TritonPieceTile(Op, name="triton_piece_tile"):
             raise VerifyError("must stand beside a fsc.node_pieces")
         for name in ("plan_warps", "copy_warps"):
             check_power(op.read(name), f"'{name}'")
+        check_power(op.read("chained") or 1, "'chained'")
         if max(op.read("plan_warps"), op.read("copy_warps")) > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a program")
         check_fields(op.read("fields"), "fields", row_fields(loads))

@@ -33,6 +33,7 @@ Compiled = Callable[..., Path]
         ("vit_patches", 3, 90),
         ("vit_odd_patches", 2, 80),
         ("vit_patches_nchw", 2, 90),
+        ("vit_patches_normalised", 3, 90),
         ("vit_unpack", 2, 80),
         pytest.param("vit_unpack_wide", 2, 90, marks=pytest.mark.nightly),
         ("entries", 3, 90),
@@ -60,6 +61,7 @@ Compiled = Callable[..., Path]
         ("packed_turned", 2, 90),
         ("packed_doubles", 2, 80),
         ("packed_casts", 2, 90),
+        ("packed_computed", 2, 80),
         ("packed_fields", 2, 90),
     ],
 )

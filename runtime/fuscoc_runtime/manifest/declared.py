@@ -111,6 +111,7 @@ class PackedTarget:
     placement: PlacementSpec
     compact: bool = False
     distinct: bool = False
+    agreed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_padding(self)
@@ -118,13 +119,15 @@ class PackedTarget:
 
 @dataclass(frozen=True)
 class DenseTarget:
-    """Slots computed by the spec, ``length`` of them on a rank."""
+    """Slots computed by the spec, ``length`` of them on a rank. ``agreed``: the extents that all
+    ranks have to give alike."""
 
     kind: Literal["dense"]
     layout: str
     slot: Scalar
     rank: Scalar
     length: Scalar
+    agreed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

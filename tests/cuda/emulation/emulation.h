@@ -210,6 +210,7 @@ inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned((1ull * a * b
 inline float __uint_as_float(unsigned word) { return emulation::value_of<float>(word); }
 inline unsigned __float_as_uint(float value) { return unsigned(emulation::word_of(value)); }
 inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
 namespace emulation {
 
 // f16, to nearest even.
