@@ -35,8 +35,8 @@ from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.repeats import Repeats
 from fuscoc_runtime.engine.node.state import Limits
+from fuscoc_runtime.engine.sizes import worst_capacity
 from fuscoc_runtime.face.choice import choose_triton
-from fuscoc_runtime.face.limits import worst_capacity
 from fuscoc_runtime.kernels.commands import (
     CommandList,
     Exchange,
@@ -251,7 +251,7 @@ class Opened:
             *seconds,
             posted=self.posted(),
             rounds=self.node.num_rounds,
-            slab_bytes=self.node._slabs.num_bytes,
+            slab_bytes=self.node._slabs.memory.num_bytes,
             counts_bytes=num_nodes * (columns + 1) * 4,
             window_bytes=self.node.window_bytes,
             distinct_bytes=distinct_bytes,

@@ -13,7 +13,7 @@ from fuscoc.declared import scalar_json
 from fuscoc.lang.checked import Const, DomainIndex, IndexRef, Load
 from fuscoc.lang.distinct import repeats
 from fuscoc.source import Span
-from fuscoc_runtime.face.limits import worst_capacity
+from fuscoc_runtime.engine.sizes import worst_capacity
 from fuscoc_runtime.scalar import Scope, evaluate, parse
 from tests.engine import distinct_work, specs
 from tests.engine.pool import Pool

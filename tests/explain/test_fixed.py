@@ -18,12 +18,12 @@ from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.liveness import Liveness, this_process
 from fuscoc_runtime.comm.requests import Window
 from fuscoc_runtime.engine.node import slabs
-from fuscoc_runtime.engine.node.slabs import Slabs, num_places
+from fuscoc_runtime.engine.node.slabs import new_slab_memory, num_places
 from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.engine.node.triton_memory import TritonMemory
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
+from fuscoc_runtime.engine.sizes import worst_capacity
 from fuscoc_runtime.face.choice import choose_triton
-from fuscoc_runtime.face.limits import worst_capacity
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 
@@ -51,7 +51,7 @@ def allocated(text: str, topology: Topology, max_sources: int) -> tuple[int, int
     sources, slab_bytes = max_sources, 0
     if topology.num_nodes > 1:
         sources = topology.num_nodes * num_places(node, max_sources)
-        slab_bytes = Slabs(shuffle, node, topology, max_sources, CPU, is_one_host=True).num_bytes
+        slab_bytes = new_slab_memory(shuffle, node, topology, max_sources, CPU).num_bytes
     capacity = worst_capacity(shuffle, topology.num_ranks, max_sources)
     program = TritonProgram(opened, shuffle, node, members)
     limits = Limits(sources, capacity)

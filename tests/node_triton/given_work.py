@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -93,12 +93,13 @@ def one_call(
     ranks: Sequence[RankData],
     expected: Expected,
     options: Mapping[str, Any],
+    opens: Callable[..., Shuffle] = open_shuffle,
 ) -> list[str]:
     """A dispatch and, if there is one, its combine; what differs from what is ``expected``.
 
     A rank that finds something goes on, so that the others need not wait for it.
     """
-    shuffle = open_shuffle(group, artifact, **options)
+    shuffle = opens(group, artifact, **options)
     rank, spec = shuffle.rank, shuffle.spec
     data, own = ranks[rank], expected.rows[rank]
     wrong = []

@@ -249,7 +249,7 @@ class Executor:
                 if self.into is not None:
                     error = error or _error_of(self.into.check)
                 # Kernels give up in time, and what NCCL does for a lost rank may not.
-                is_lost = not isinstance(self.engine, ExactEngine) and self.engine.is_stuck
+                is_lost = self.engine.is_stuck
                 if members.device.type == "cuda" and not is_lost:
                     torch.cuda.synchronize(members.device)
                 # A rank that did not come in time may not come now, either.

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import cache
+
 import torch
+import triton.language as tl
 from torch import Tensor
 
 from fuscoc_runtime.comm.requests import Window
@@ -94,7 +98,6 @@ class TritonMemory:
     def table(self, entry: int, programs: Programs, **others: int) -> list[int]:
         """The table of calls whose handles have that entry, with ``others`` of its words; see
         device/words.py."""
-        words = device_module("words", interpreted=self._program.interpreted)
         named = {
             "rank": self._program.rank,
             "num_ranks": self._program.num_ranks,
@@ -121,11 +124,9 @@ class TritonMemory:
             "combine_group": programs.combine_group,
             **others,
         }
-        table = [0] * words.NUM_WORDS.value
+        table = [0] * word_places(self._program.interpreted)["num_words"]
         table[: len(self._bases)] = self._bases
-        for name, value in named.items():
-            table[getattr(words, name.upper()).value] = value
-        return table
+        return with_words(table, named, self._program.interpreted)
 
     @property
     def _num_staged(self) -> int:
@@ -156,6 +157,30 @@ class TritonMemory:
                 "rows": [self._num_rows * size for size in program.row_bytes],
             }
         )
+
+
+@cache
+def word_places(interpreted: bool) -> dict[str, int]:
+    """Where tables have their words, by name."""
+    named = vars(device_module("words", interpreted=interpreted))
+    return {
+        name.lower(): each.value for name, each in named.items() if isinstance(each, tl.constexpr)
+    }
+
+
+def with_words(table: Sequence[int], words: Mapping[str, int], interpreted: bool) -> list[int]:
+    """A table with other ``words``."""
+    places, made = word_places(interpreted), [*table]
+    for name, value in words.items():
+        made[places[name]] = value
+    return made
+
+
+def uploaded(table: list[int], device: torch.device) -> Tensor:
+    """A table on the device, without waiting."""
+    if device.type == "cpu":
+        return torch.tensor(table)
+    return torch.tensor(table, pin_memory=True).to(device, non_blocking=True)
 
 
 def new_scratch(program: TritonProgram, max_sources: int) -> dict[str, Tensor]:

@@ -44,14 +44,16 @@ def collect(
             slabs.num_reduced, slabs.reduced_source,
         )  # fmt: skip
     else:
-        if tl.program_id(0) == 0:
+        outdated = turn[3]
+        # With exact sizes that is so on all ranks, and the call has no number of its own.
+        if (tl.program_id(0) == 0) & ((outdated == 0) | (sync.is_exact(call) == 0)):
             back.refuse(call, tag)
         for place in range(tl.program_id(0).to(tl.int64), num_sources, tl.num_programs(0)):
             lose(call, slabs.others_source(call, first, end, place), fanout, lanes)
     if tl.program_id(0) == 0:
         for node in range(sync.word(call, words.NUM_NODES)):
             slab = slabs.going_back(call, node)
-            tl.store(slab.to(tl.pointer_type(tl.int64)), tag)
+            tl.store(slab.to(tl.pointer_type(tl.int64)), slabs.tag_back(call, tag))
             if joins == 0:
                 own = tl.full((), 1, tl.int32) << sync.word(call, words.RANK).to(tl.int32)
                 tl.atomic_or(slabs.status_of(slab), own, sem="relaxed")
@@ -150,7 +152,8 @@ def note_refusals(call, first, tag):
     """Count the ranks of nodes from ``first`` on whose rows some segment of this rank lacks."""
     node, exists, slab = nodes_from(call, first)
     own = tl.full((), 1, tl.int32) << sync.word(call, words.RANK).to(tl.int32)
-    is_theirs = tl.load(slab.to(tl.pointer_type(tl.int64)), mask=exists, other=0) == tag
+    is_theirs = tl.load(slab.to(tl.pointer_type(tl.int64)), mask=exists, other=0)
+    is_theirs = is_theirs == slabs.tag_back(call, tag)
     refusing = tl.load(slabs.status_of(slab), mask=exists, other=0)
     refusing = tl.where(exists & (is_theirs == 0), own, refusing)
     if vectors.largest(refusing, 0) > 0:
@@ -227,4 +230,4 @@ def flags_of(call, first, place, tag):
     _, exists, slab = nodes_from(call, first)
     told = tl.load(slab.to(tl.pointer_type(tl.int64)), mask=exists, other=0)
     flags = tl.load(slabs.flag_of(slab, place), mask=exists, other=0)
-    return tl.where(exists & (told != tag), slabs.LOST, flags)
+    return tl.where(exists & (told != slabs.tag_back(call, tag)), slabs.LOST, flags)

@@ -24,7 +24,8 @@ words, sync, points = load("words"), load("sync"), load("points")
 
 HEADER_BYTES = tl.constexpr(1024)
 STATUS = tl.constexpr(2)  # i32 word of a header, behind the tag of its call: source segments of a
-# rank, -1 if it refuses the dispatch; on the way back a bit for each rank of the node whose rows
+# rank, more than there are places for if it has packed none, -1 if it refuses the dispatch; on the
+# way back a bit for each rank of the node whose rows
 # some of the segments lack
 
 # Flags of places on the way back.
@@ -87,9 +88,18 @@ def is_of(slab, tag):
 
 
 @triton.jit
-def epoch_of(call):
-    """The tag of the running dispatch."""
-    return (tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1).to(tl.int64)
+def tag_of(call):
+    """The tag of the running dispatch. With exact sizes the epochs of nodes differ: one whose
+    windows are too small plans once more."""
+    epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
+    tag = sync.word(call, words.CALL_TAG)
+    return tl.where(tag != 0, tag, epoch.to(tl.int64))
+
+
+@triton.jit
+def tag_back(call, tag):
+    """The tag of the slabs of a combine, of which ``tag`` is that inside its node."""
+    return tag + (sync.word(call, words.CALL_TAG) << 33)
 
 
 @triton.jit
@@ -97,7 +107,7 @@ def sources_of(call, node):
     """The source segments that a slab has come with, -1 if its rank has refused the dispatch or is
     out of step."""
     slab = landed(call, node)
-    return tl.where(is_of(slab, epoch_of(call)), tl.load(status_of(slab)), -1)
+    return tl.where(is_of(slab, tag_of(call)), tl.load(status_of(slab)), -1)
 
 
 @triton.jit
@@ -180,7 +190,7 @@ def load_points(call, source, point, mask, fanout: tl.constexpr):
     node = source // sync.word(call, words.STRIDE)
     slab, num_points = landed(call, node), sync.word(call, words.STRIDE) * fanout
     word = tl.load(point_words(slab) + point - node * num_points, mask=mask, other=-1)
-    return tl.where(is_of(slab, epoch_of(call)), word, -1)
+    return tl.where(is_of(slab, tag_of(call)), word, -1)
 
 
 @triton.jit

@@ -109,7 +109,10 @@ RECEIPTS_TRAVEL = tl.constexpr(93)  # 1: behind every dispatch
 STAGED = tl.constexpr(94)  # partial rows of each other rank that staging has room for
 STAGED_PLACES = tl.constexpr(95)  # and of how many places of another node: more come in turns
 TURNS_AT = tl.constexpr(96)  # i64 [num_ranks] latest combine whose second turn each has begun
-NUM_WORDS = tl.constexpr(97)
+CALL_TAG = tl.constexpr(97)  # with exact sizes what slabs are told by: a call, and the dispatch
+# whose routing it follows; 0: by the epoch
+IS_KNOWN = tl.constexpr(98)  # 1: a dispatch along a known routing, whose report no host waits for
+NUM_WORDS = tl.constexpr(99)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
