@@ -69,7 +69,13 @@ def cuda_kernels(module: Any, header: tuple[str, ...]) -> CudaKernels | None:
         words = tuple(WordSizes(**each) for each in tile.read("words"))
         sizes = {
             name: tile.read(name)
-            for name in ("dispatch_warps", "combine_warps", "tile_bytes", "entry_group")
+            for name in (
+                "dispatch_warps",
+                "combine_warps",
+                "tile_bytes",
+                "carried_bytes",
+                "entry_group",
+            )
         }
         piece_sizes = PieceSizes(**sizes, words=words)
         return _of_pieces(module, shuffle, piece_sizes, header)

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fuscoc.codegen.cuda_casts import in_place
-from fuscoc.codegen.cuda_types import CudaCast, CudaField, CudaShuffle, row_bytes, unit_bytes
+from fuscoc.codegen.cuda_types import (
+    CudaCast,
+    CudaField,
+    CudaShuffle,
+    row_bytes,
+    run_bytes,
+    unit_bytes,
+)
 from fuscoc.lang.dtypes import ITEM_BYTES
 
 WARP = 32
@@ -35,6 +42,10 @@ TURNING_WARPS, TILE_BYTES = 20, 25_344  # of a CTA that turns tiles; of a buffer
 # Its other warps: four bring tiles, three store them, and one marks slots.
 TURN_HELPERS = {"dispatch_warps": 8, "combine_warps": 7}
 TILE_BUFFERS = 6  # of a CTA: two of each slot of ring.cuh
+# Long runs are carried by bulk copies: so many warps of a CTA have so many buffers each, of 8 KB
+# and what a target is off a multiple of a line: kCarried and kCarriedBytes of carry.cuh.
+CARRIERS, CARRIED, CARRIED_BUFFER = 5, 3, 8192 + BULK_LINE
+CARRIED_RUN = 2048  # bytes, at least: a bulk copy of fewer carries too little
 PIECE_STATIC_SHARED = 40 * 1024  # at most what headers of pieces declare,
 TURN_STATIC_SHARED = 14 * 1024  # and where tiles are turned
 PIECE_ARCH = "sm_80"  # and later ones: their tiles fit into what the least of them have
@@ -64,12 +75,14 @@ class WordSizes:
 @dataclass(frozen=True)
 class PieceSizes:
     """Sizes of kernels that move pieces: CTAs of ``dispatch_warps`` or ``combine_warps`` warps,
-    and `TILE_BUFFERS` of ``tile_bytes`` of shared memory, if any. With an ``entry_group`` entries
-    are short and alike, and a warp takes so many at once, without tiles."""
+    and `TILE_BUFFERS` of ``tile_bytes`` of shared memory, if any, or ``carried_bytes`` by way of
+    which bulk copies carry long runs. With an ``entry_group`` entries are short and alike, and a
+    warp takes so many at once, without either."""
 
     dispatch_warps: int
     combine_warps: int
     tile_bytes: int | None
+    carried_bytes: int | None
     entry_group: int | None
     words: tuple[WordSizes, ...]
 
@@ -118,15 +131,25 @@ class CudaSizes:
 
 def choose_piece_sizes(shuffle: CudaShuffle, entry_group: int | None) -> PieceSizes:
     """Words that divide runs, and as many warps as have registers for their lines in flight, which
-    cover the latency of HBM and NVLink. Where words are narrow, runs may be short, and are turned
-    in shared memory, in tiles as large as leave room for three that are under way."""
+    cover the latency of HBM and NVLink. Long runs are carried by bulk copies, where the GPU has
+    such. Where words are narrow, runs may be short, and are turned in shared memory, in tiles as
+    large as leave room for three that are under way."""
     words = tuple(WordSizes(field.name, unit_bytes(field)) for field in shuffle.leaving)
     if shuffle.every_rank:
-        return PieceSizes(*EVERY_RANK_WARPS, None, entry_group, words)
+        return PieceSizes(*EVERY_RANK_WARPS, None, None, entry_group, words)
     if entry_group is not None or all(each.word_bytes == LINE_BYTES for each in words):
-        return PieceSizes(*PIECE_WARPS, None, entry_group, words)
+        has_long_runs = entry_group is None and all(map(_is_carried, shuffle.leaving))
+        carried_bytes = CARRIERS * CARRIED * CARRIED_BUFFER if has_long_runs else None
+        return PieceSizes(*PIECE_WARPS, None, carried_bytes, entry_group, words)
     there, back = (TURNING_WARPS + helpers for helpers in TURN_HELPERS.values())
-    return PieceSizes(there, back, TILE_BYTES, entry_group, words)
+    return PieceSizes(there, back, TILE_BYTES, None, entry_group, words)
+
+
+def _is_carried(field: CudaField) -> bool:
+    """Whether runs are long, and all that they lie in whole lines of bulk copies."""
+    run, cell = run_bytes(field), field.cell_elems * ITEM_BYTES[field.dtype]
+    whole = all(size % BULK_LINE == 0 for size in (run, cell, row_bytes(field)))
+    return whole and run >= CARRIED_RUN
 
 
 def part_bytes(field: CudaField, num_passes: int) -> int:

@@ -133,6 +133,11 @@ def row_bytes(field: CudaField) -> int:
     return field.elems * ITEM_BYTES[field.dtype]
 
 
+def run_bytes(field: CudaField) -> int:
+    """Bytes of a field that lie together in the source, whatever a call says."""
+    return field.run_elems * ITEM_BYTES[field.dtype] if field.loops else row_bytes(field)
+
+
 def unit_bytes(field: CudaField) -> int:
     """Widest unit, up to 16 bytes, that divides the field's rows and source cells or runs."""
     if field.loops:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fuscoc.codegen.cuda_entries import AlikeEntries, alike_entries
-from fuscoc.codegen.cuda_pieces import MOST, PieceLayout, ends, moving_loop, run_bytes
+from fuscoc.codegen.cuda_pieces import MOST, PieceLayout, ends, moving_loop
 from fuscoc.codegen.cuda_relation import fused_relation
-from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes
+from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes, run_bytes
 from fuscoc.codegen.regions import Region
 from fuscoc.codegen.triton_expressions import wrapped
 from fuscoc.codegen.triton_kernel import NodeKernel, print_header, print_kernel

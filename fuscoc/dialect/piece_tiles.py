@@ -4,6 +4,8 @@ Those of others, and what they have in common, stand in ``node_tiles.py``.
 """
 
 from fuscoc.codegen.cuda_tiles import (
+    CARRIED,
+    CARRIED_BUFFER,
     LINE_BYTES,
     PIECE_ARCH,
     PIECE_STATIC_SHARED,
@@ -30,8 +32,9 @@ from fuscoc.dialect.runs import Unit
 class CudaPieceTile(Op, name="cuda_piece_tile"):
     """CUDA kernels that move pieces, for all GPUs: CTAs of ``dispatch_warps`` and of
     ``combine_warps`` warps, which read fields in ``words``. Where these are narrow, a CTA has
-    buffers of ``tile_bytes`` in shared memory, in which all warps but a few turn tiles. Of short
-    entries that are alike, or rows that are given slots, a warp takes ``entry_group`` at once.
+    buffers of ``tile_bytes`` in shared memory, in which all warps but a few turn tiles; long runs
+    are carried by way of ``carried_bytes`` there. Of short entries that are alike, or rows that are
+    given slots, a warp takes ``entry_group`` at once.
 
     ``"fsc.cuda_piece_tile"() {combine_warps = 24 : i64, dispatch_warps = 28 : i64, words = [{field
     = "x", word_bytes = 16 : i64}]} : () -> ()``
@@ -41,6 +44,7 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
         dispatch_warps=Integer(1),
         combine_warps=Integer(1),
         tile_bytes=Integer(BUFFER_ALIGN, optional=True),
+        carried_bytes=Integer(CARRIED * CARRIED_BUFFER, optional=True),
         entry_group=Integer(1, optional=True),
         words=Array(Record({"field": Text(), "word_bytes": Unit(1)})),
     )
@@ -67,8 +71,15 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
             if any(op.read(leg) <= helpers for leg, helpers in TURN_HELPERS.items()):
                 raise VerifyError(f"needs warps that turn tiles, beside {TURN_HELPERS}")
         (target,) = (each for each in TARGETS if each.arch == PIECE_ARCH)
+        carried_bytes = op.read("carried_bytes")
+        if carried_bytes is not None:
+            if tile_bytes is not None or group is not None:
+                raise VerifyError("must not carry runs beside 'tile_bytes' or an 'entry_group'")
+            if carried_bytes % (CARRIED * CARRIED_BUFFER):
+                raise VerifyError(f"needs {CARRIED} buffers of {CARRIED_BUFFER} bytes a warp")
         tiles = TILE_BUFFERS * (tile_bytes or 0)
-        needed = tiles + (TURN_STATIC_SHARED if tiles else PIECE_STATIC_SHARED)
+        needed = tiles + (carried_bytes or 0)
+        needed += TURN_STATIC_SHARED if tiles else PIECE_STATIC_SHARED
         if needed > target.shared_bytes:
             room = target.shared_bytes
             raise VerifyError(f"needs {needed} bytes of shared memory, and has {room}")

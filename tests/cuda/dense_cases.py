@@ -300,6 +300,8 @@ CASES = {
     ),
     "fft_transpose": DenseCase("fft_transpose", constants={"nx": 20, "ny": 24, "nz": 16}),
     "redistribute": DenseCase("redistribute", constants={"rows": 240, "columns": 36}),
+    # Runs that bulk copies carry, of which a buffer has whole ones and the end of another.
+    "redistribute_long_rows": DenseCase("redistribute", constants={"rows": 60, "columns": 736}),
     # Rows of no whole lines, in several items: a range has one row back, or many.
     "redistribute_odd_rows": DenseCase("redistribute", constants={"rows": 6000, "columns": 3}),
     "fft_odd_lines": DenseCase("fft_transpose", constants={"nx": 3, "ny": 48, "nz": 96}),

@@ -28,6 +28,7 @@ Compiled = Callable[..., Path]
         pytest.param("ulysses_in_parts", 1, 90, marks=pytest.mark.nightly),
         ("fft_transpose", 4, 90),
         pytest.param("redistribute", 3, 90, marks=pytest.mark.nightly),
+        ("redistribute_long_rows", 3, 90),
         pytest.param("redistribute_odd_rows", 2, 90, marks=pytest.mark.nightly),
         pytest.param("fft_odd_lines", 2, 90, marks=pytest.mark.nightly),
         ("vit_patches", 3, 90),

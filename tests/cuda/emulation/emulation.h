@@ -159,6 +159,7 @@ inline void copy_bulk(void* to, const void* from, unsigned bytes) {
 
 inline void __syncthreads() { emulation::wait_for(0, emulation::cta->live); }
 inline void __syncwarp() { emulation::meet(0); }
+inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __nanosleep(unsigned) { emulation::yield(); }
 

@@ -59,6 +59,7 @@ struct Move {
     Own box[kTurns<Shape> ? kBringers : kWarp];
     Places places[kTurns<Shape> ? 1 : kWarp];
     RingOf<Shape, Own> ring;
+    CarrierWords carrier[kCarries<Shape> ? kCarriers<Shape> : 1];
   };
   const Call& call;
   const u32 epoch;
@@ -96,7 +97,13 @@ struct Move {
       for (int box = warp; box < kMostShared; box += num_warps) keep_box(shared.box[box], boxes_forth<Shape>(call)[box], lane);
       __syncthreads();
     }
-    shared.items.count_all(num_boxes, [&](u32 box) { return items_of(box); });
+    const auto count = [&](u32 box) { return items_of(box); };
+    const i64 most = call.max_boxes * Shape::num_fields;
+    if (!kShares && most <= Items::kFew) {
+      if (warp == 0) shared.items.count_few(num_boxes, u32(most), count);
+    } else {
+      shared.items.count_all(num_boxes, count);
+    }
     __syncthreads();
   }
   // Takes items from number `turn` on, `first` being the next that nobody has; copy(box, field, from, to, item).
@@ -123,10 +130,20 @@ struct Move {
       turn = __shfl_sync(kAllLanes, after, 0);
     }
   }
-  __device__ void run(int warp, int num_warps) {
+  __device__ void run(int warp, int num_warps, unsigned char* memory) {
     if (warp == num_warps - 1) mark_all();  // it has no item in small calls
-    take(warp * gridDim.x + blockIdx.x, gridDim.x * num_warps, shared.box[warp],
-         [&](const Own& box, int field, const char* from, char* to, u32 item) { copy(box, field, from, to, item); });
+    if (kCarries<Shape> && (runs_fill_buffers<Shape>() || gridDim.x >= kFewCtas)) {
+      const int num = num_carriers<Shape>();
+      if (warp >= num) return;
+      Carrier<Own::num_all_steps> carrier(shared.carrier[warp], memory, warp);
+      carrier.open();
+      take(warp * gridDim.x + blockIdx.x, gridDim.x * num, shared.box[warp],
+           [&](const Own& box, int, const char* from, char* to, u32 item) { carrier.carry(box, from, to, item, nullptr, [](u64*) {}); });
+      carrier.finish([](u64*) {});
+    } else {
+      take(warp * gridDim.x + blockIdx.x, gridDim.x * num_warps, shared.box[warp],
+           [&](const Own& box, int field, const char* from, char* to, u32 item) { copy(box, field, from, to, item); });
+    }
   }
   // Of a CTA that turns tiles, most of whose warps do that, and one marks.
   __device__ void run(int warp, int num_warps, const Turning<Shape, Own>& turning) {
@@ -239,7 +256,7 @@ __device__ __forceinline__ void move(const Call& call) {
   });
   if (!aborted) {
     if constexpr (kTurns<Shape>) kind.run(warp, num_warps, Turning<Shape, Own>{shared.ring, memory});
-    else kind.run(warp, num_warps);
+    else kind.run(warp, num_warps, memory);
     __syncthreads();
     if (warp == num_warps - 1) tell_moved(call, epoch, lane, __shfl_sync(kAllLanes, place, kWarp - 1) == gridDim.x - 1);
   }

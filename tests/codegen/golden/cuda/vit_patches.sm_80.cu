@@ -28,6 +28,7 @@ struct Shape {
   static constexpr int num_run_loops = 1;
   static constexpr int num_strides = 1;
   static constexpr int tile_bytes = 25344;
+  static constexpr int carried_bytes = 0;
   __device__ static constexpr i64 row_bytes(int field) { return 588; }
   __device__ static constexpr i64 cell_bytes(int field) { return 3; }
   __device__ static constexpr int unit_bytes(int field) { return 2; }
