@@ -15,6 +15,7 @@ from fuscoc.lang.scope import BUILTINS
 
 def agreed_extents(target: PackedTarget | DenseTarget) -> tuple[str, ...]:
     """Names in the order in which the target's slot, and then its rank, or its key has them."""
+    places: tuple[Scalar, ...]
     if isinstance(target, PackedTarget):
         places, there = (target.key,), set[str]()
     elif target.rank == RANK:  # nobody else's slots are meant
