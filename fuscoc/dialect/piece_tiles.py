@@ -7,7 +7,6 @@ from fuscoc.codegen.cuda_tiles import (
     CARRIED,
     CARRIED_BUFFER,
     LINE_BYTES,
-    PIECE_ARCH,
     PIECE_STATIC_SHARED,
     TARGETS,
     TILE_BUFFERS,
@@ -30,17 +29,18 @@ from fuscoc.dialect.runs import Unit
 
 
 class CudaPieceTile(Op, name="cuda_piece_tile"):
-    """CUDA kernels that move pieces, for all GPUs: CTAs of ``dispatch_warps`` and of
+    """CUDA kernels that move pieces, for GPUs from ``arch`` on: CTAs of ``dispatch_warps`` and of
     ``combine_warps`` warps, which read fields in ``words``. Where these are narrow, a CTA has
     buffers of ``tile_bytes`` in shared memory, in which all warps but a few turn tiles; long runs
     are carried by way of ``carried_bytes`` there. Of short entries that are alike, or rows that are
     given slots, a warp takes ``entry_group`` at once.
 
-    ``"fsc.cuda_piece_tile"() {combine_warps = 24 : i64, dispatch_warps = 28 : i64, words = [{field
-    = "x", word_bytes = 16 : i64}]} : () -> ()``
+    ``"fsc.cuda_piece_tile"() {arch = "sm_80", combine_warps = 24 : i64, dispatch_warps = 28 : i64,
+    words = [{field = "x", word_bytes = 16 : i64}]} : () -> ()``
     """
 
     attrs = attributes(
+        arch=Text(*(target.arch for target in TARGETS)),
         dispatch_warps=Integer(1),
         combine_warps=Integer(1),
         tile_bytes=Integer(BUFFER_ALIGN, optional=True),
@@ -70,7 +70,7 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
                 raise VerifyError(f"needs tiles of a multiple of {BUFFER_ALIGN} bytes")
             if any(op.read(leg) <= helpers for leg, helpers in TURN_HELPERS.items()):
                 raise VerifyError(f"needs warps that turn tiles, beside {TURN_HELPERS}")
-        (target,) = (each for each in TARGETS if each.arch == PIECE_ARCH)
+        (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
         carried_bytes = op.read("carried_bytes")
         if carried_bytes is not None:
             if tile_bytes is not None or group is not None:

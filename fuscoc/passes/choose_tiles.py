@@ -27,7 +27,8 @@ def run(module: Any) -> None:
             alike = None if checks else alike_entries(node, shuffle)
             if "cuda" in printers and (pieces or alike):
                 group = None if alike is None else entry_group(alike, shuffle)
-                CudaPieceTile.build(**asdict(choose_piece_sizes(shuffle, group)))
+                for target, chosen in choose_piece_sizes(shuffle, group):
+                    CudaPieceTile.build(arch=target.arch, **asdict(chosen))
             elif "cuda" in printers:
                 assert not shuffle.every_rank, "other kernels have a number of destinations"
                 for target in TARGETS:

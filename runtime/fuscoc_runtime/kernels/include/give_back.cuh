@@ -42,7 +42,6 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   using Base::call, Base::shared;
   static constexpr int kPartsAtOnce = kCovers<Shape> ? 32 : 1;  // of a result, that a warp clears: a word of bits
   const int warp, lane;
-  unsigned char* const memory;  // of the CTA, for tiles
 
   __device__ __forceinline__ GiveBackWords<Shape>& words() const { return const_cast<GiveBackWords<Shape>&>(shared); }
   __device__ __forceinline__ int num_workers() const { return kTurns<Shape> ? int(blockDim.x) / kWarp - kTurnHelpers : 0; }
@@ -67,7 +66,8 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   __device__ __forceinline__ u32 own_items(u32 box) const { return items_of(told(call.rank, box)); }
   __device__ __forceinline__ u32 arriving_items(u32 box) const {
     const Own& of = boxes_back<Shape>(call)[box];
-    return items_of(of) * u32(__ldcg(&of.num_cells));
+    const u32 items = items_of(of), cells = u32(__ldcg(&of.num_cells));
+    return cells == 1 && __ldcg(&of.rank) == call.rank ? 0 : items * cells;  // this rank's are `keep`'s
   }
   // Items of the result to be cleared: none where no two segments have a byte in common and all are moved.
   __device__ __forceinline__ u32 num_cleared() const {
@@ -211,8 +211,8 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     __syncthreads();
     leave();
     if constexpr (kTurns<Shape>) {
-      const Turning<Shape, Own> turning{all.ring, memory};
-      if (taker() < 0) turning.work(warp, num_workers());
+      const Turning<Shape, Own> turning{all.ring, num_workers()};
+      if (taker() < 0) turning.work(warp);
       else if (!takes) turning.store(taker() - kBringers, shared.tag);
       if (!takes) return;
     }
@@ -259,7 +259,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     };
     if constexpr (kCarries<Shape>) {
       if (gives) {
-        Carrier<Own::num_all_steps> carrier(all.carried.carrier[warp], memory, warp);
+        Carrier<Own::num_all_steps> carrier(all.carried.carrier[warp], reinterpret_cast<unsigned char*>(cta_memory()), warp);
         carrier.open();
         const auto hand_over = [&](u64* flag) { flags().hand_over(flag); };
         this->take(first, counter(false), all.sent.total() + all.own.total(), [&](u32 item) {
@@ -280,14 +280,14 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
         const Next next = here ? next_here(item) : next_sent_of(item);
         if constexpr (!kTurns<Shape>) copy(next, pending);
         else if (next.box)
-          Turning<Shape, Own>{all.ring, memory}.give(*next.box, next.from, next.to, next.item, 0, next.arrives, next.flag);
+          Turning<Shape, Own>{all.ring, num_workers()}.give(*next.box, next.from, next.to, next.item, 0, next.arrives, next.flag);
       });
       if constexpr (!kTurns<Shape> && !kCarries<Shape>) {
         if (turn == 0 && num_items <= gridDim.x * num_givers()) signal_all(pending);
         else signal(pending);
       }
     }
-    if constexpr (kTurns<Shape>) Turning<Shape, Own>{all.ring, memory}.end();
+    if constexpr (kTurns<Shape>) Turning<Shape, Own>{all.ring, num_workers()}.end();
   }
 };
 
@@ -299,15 +299,14 @@ __device__ __noinline__ void end_numbering(const Call& call, const Words& shared
 
 template <class Shape>
 __device__ __forceinline__ void give_back(const Call& call) {
-  extern __shared__ __align__(128) unsigned char memory[];
   __shared__ GiveBackWords<Shape> shared;
   const int thread = threadIdx.x, warp = thread / kWarp;
   const u64 told = thread < call.num_ranks ? __ldcg(num_told(call, call.rank, thread)) : 0;
   number_back(call, shared, call.combine_group);
   const u32 place = enter(call);
-  const GiveBack<Shape> state{{call, shared}, warp, thread % kWarp, memory};
+  const GiveBack<Shape> state{{call, shared}, warp, thread % kWarp};
   if constexpr (kTurns<Shape>)
-    if (thread == kWarp) Turning<Shape, BoxOf<Shape>>{shared.ring, memory}.open(blockDim.x / kWarp - kTurnHelpers);
+    if (thread == kWarp) Turning<Shape, BoxOf<Shape>>{shared.ring, state.num_workers()}.open();
   if constexpr (kCarries<Shape>) state.flags().open();
   if (thread < call.num_ranks) shared.num_boxes[thread] = u32(told >> 32) == state.epoch() && state.joins(thread) ? u32(told) : 0;
   __syncthreads();

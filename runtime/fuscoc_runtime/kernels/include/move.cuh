@@ -146,10 +146,10 @@ struct Move {
     }
   }
   // Of a CTA that turns tiles, most of whose warps do that, and one marks.
-  __device__ void run(int warp, int num_warps, const Turning<Shape, Own>& turning) {
-    const int num_workers = num_warps - kTurnHelpers - 1, bringer = warp - num_workers, storer = bringer - kBringers;
+  __device__ void run(int warp, const Turning<Shape, Own>& turning) {
+    const int bringer = warp - int(turning.num_workers), storer = bringer - kBringers;
     if (bringer < 0) {
-      turning.work(warp, num_workers);
+      turning.work(warp);
     } else if (storer < 0) {
       take(bringer * gridDim.x + blockIdx.x, gridDim.x * kBringers, shared.box[bringer],
            [&](const Own& box, int field, const char* from, char* to, u32 item) {
@@ -232,16 +232,16 @@ template <class Shape, class Relation>
 __device__ __forceinline__ void move(const Call& call) {
   using Kind = Move<Shape, Relation>;
   using Own = typename Kind::Own;
-  extern __shared__ __align__(128) unsigned char memory[];
   __shared__ typename Kind::Shared shared;
   __shared__ u32 epoch;
   __shared__ bool aborted;
   __shared__ u32 planned;
+  const int warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
+  const int num_workers = num_warps - kTurnHelpers - 1;  // that turn tiles
   if constexpr (kTurns<Shape>)
-    if (threadIdx.x == kWarp) Turning<Shape, Own>{shared.ring, memory}.open(blockDim.x / kWarp - kTurnHelpers - 1);
+    if (threadIdx.x == kWarp) Turning<Shape, Own>{shared.ring, num_workers}.open();
   if (threadIdx.x == 0) begin_dispatch(call, epoch, aborted);
   __syncthreads();
-  const int warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
   Kind kind{call, epoch, lane, shared, 0};
   // While ranks meet, boxes of the call before are counted, which often are those of this one.
   if constexpr (Kind::kShares) kind.look(warp, num_warps);
@@ -255,8 +255,8 @@ __device__ __forceinline__ void move(const Call& call) {
     state.planned = state.next_send[other] = 0;
   });
   if (!aborted) {
-    if constexpr (kTurns<Shape>) kind.run(warp, num_warps, Turning<Shape, Own>{shared.ring, memory});
-    else kind.run(warp, num_warps, memory);
+    if constexpr (kTurns<Shape>) kind.run(warp, Turning<Shape, Own>{shared.ring, num_workers});
+    else kind.run(warp, num_warps, reinterpret_cast<unsigned char*>(cta_memory()));
     __syncthreads();
     if (warp == num_warps - 1) tell_moved(call, epoch, lane, __shfl_sync(kAllLanes, place, kWarp - 1) == gridDim.x - 1);
   }
