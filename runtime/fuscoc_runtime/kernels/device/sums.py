@@ -56,12 +56,13 @@ def staging(call, window, source_rank, source, partial_bytes: tl.constexpr):
 def staged(call, source):
     """Where staging has a segment: of this node one behind the other, then those of others, of
     which each has room for the places of a turn."""
+    at = tl.cast(source, tl.int64)  # it may be the place that a constant says
     if sync.word(call, words.NUM_NODES) > 1:
         stride, room = sync.word(call, words.STRIDE), sync.word(call, words.STAGED_PLACES)
         own, node, place = sync.word(call, words.NODE), source // stride, source % stride
         others = stride + place_among_others(node, own) * room + place % room
-        source = tl.where(node == own, place, others)
-    return source
+        at = tl.where(node == own, place, others)
+    return at
 
 
 @triton.jit

@@ -182,6 +182,11 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   }
 
   // Behind the count of items, `leave` is run by all threads.
+  template <class Of>
+  __device__ __forceinline__ void count(Items& items, u32 num, Of of, int who) const {
+    if (!Shape::looks_up || num > Items::kFew) items.count_all(num, of, who);
+    else if (warp == who) items.count_few(num, num, of);
+  }
   template <class Leave>
   __device__ void run(Leave leave) const {
     GiveBackWords<Shape>& all = words();
@@ -201,10 +206,6 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     for (int from = 0; from < call.num_ranks; ++from)
       if (from != call.rank) most = max(most, all.num_boxes[from]);
     const u32 own = all.num_boxes[call.rank];
-    const auto count = [&](Items& items, u32 num, auto of, int who) {
-      if (!Shape::looks_up || num > Items::kFew) items.count_all(num, of, who);
-      else if (warp == who) items.count_few(num, num, of);
-    };
     count(all.sent, most * u32(call.num_ranks - 1), of_sent, 0);
     count(all.own, own, of_own, 1);
     count(all.arriving, call.num_ranks > 1 ? own : 0, of_arriving, 2);
