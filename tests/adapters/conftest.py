@@ -1,5 +1,6 @@
-"""Processes that all tests of adapters share. They take seconds to import their frameworks, which
-is done once where these tests are among those that are collected."""
+"""Processes that tests of an adapter share. They take seconds to import their frameworks, which is
+done once where these tests are among those that are collected. Frameworks make process groups for
+every test, whose threads look around as long as the processes live: so these end with a file."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tests.engine.pool import IMPORTED, Pool
 IMPORTED.append("tests.adapters.imported")
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
     processes = Pool(4)
     yield processes
