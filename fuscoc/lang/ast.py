@@ -186,11 +186,6 @@ class Compact(Node):
 
 
 @dataclass(frozen=True)
-class Distinct(Node):
-    """``distinct``: a key holds a segment once."""
-
-
-@dataclass(frozen=True)
 class Align(Node):
     """``align 128``."""
 

@@ -50,8 +50,7 @@ class LayoutInfo:
     align: int = 1
     padding: str = ""
     capacity: int | None = None
-    compact: Span | None = None  # where it says so,
-    distinct: Span | None = None  # likewise
+    compact: Span | None = None  # where it says so
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def fewest(points, align):  # type: ignore[no-untyped-def]
 
 PADDINGS: dict[str, Callable[[Any, Any], Any]] = {"fewest": fewest}
 """Words -> (points of a key, slots of a block) -> blocks. One that takes fewer than the points fill
-would give slots twice; none takes fewer for more points."""
+would give slots twice."""
 
 
 class Padded(Protocol):
@@ -53,10 +53,7 @@ def pads_empty(target: Padded) -> bool:
     return bool(blocks(target, 0) > 0)
 
 
-def most_slots(target: Padded, points: int, keys: int, of_key: int | None = None) -> int:
-    """The slots that so many points of so many keys take at most, ``of_key`` of them of one."""
+def most_slots(target: Padded, points: int, keys: int) -> int:
+    """The slots that so many points of so many keys take at most."""
     padded = keys if pads_empty(target) else min(keys, points)
-    most = points + padded * target.most_padding
-    if of_key is None:
-        return most
-    return min(most, keys * int(blocks(target, of_key)) * target.align)
+    return points + padded * target.most_padding

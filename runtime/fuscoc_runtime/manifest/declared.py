@@ -94,8 +94,7 @@ class PackedTarget:
     ``group`` consecutive keys belong to one value of ``placed``, the key that says which rank owns
     them; it is ``key`` itself, and groups are of one, unless a layout is packed by several indices.
 
-    Rows lie in their slots; those of a ``compact`` target once a rank, and slots refer to them. If
-    keys are ``distinct``, those of a segment's points differ, but for -1.
+    Rows lie in their slots; those of a ``compact`` target once a rank, and slots refer to them.
     """
 
     kind: Literal["packed"]
@@ -110,8 +109,6 @@ class PackedTarget:
     capacity: int | None
     placement: PlacementSpec
     compact: bool = False
-    distinct: bool = False
-    agreed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_padding(self)
@@ -119,15 +116,13 @@ class PackedTarget:
 
 @dataclass(frozen=True)
 class DenseTarget:
-    """Slots computed by the spec, ``length`` of them on a rank. ``agreed``: the extents that all
-    ranks have to give alike."""
+    """Slots computed by the spec, ``length`` of them on a rank."""
 
     kind: Literal["dense"]
     layout: str
     slot: Scalar
     rank: Scalar
     length: Scalar
-    agreed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

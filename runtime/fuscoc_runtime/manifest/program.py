@@ -67,7 +67,6 @@ class PackedSlots:
     most_padding: int
     capacity: int | None
     compact: bool
-    distinct: bool
     placement: PlacementSpec
 
     def __post_init__(self) -> None:

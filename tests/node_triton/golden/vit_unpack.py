@@ -9,7 +9,6 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 pieces = load("pieces")
-chains = load("chains")
 move = load("move")
 give_back = load("give_back")
 
@@ -37,9 +36,9 @@ def piece(number: tl.constexpr, entry, cells_before, given):
             tl.where(value_3, -1, reached_),
             (value_2 + (3584 * places_3)),
             0,
-            (1, 14),
-            (0, 1),
-            (0, 16),
+            (14,),
+            (1,),
+            (16,),
             (),
         )
     return found
@@ -81,16 +80,18 @@ def vit_unpack_node_place(call: tl.int64, input_places: tl.int64, extent_ranks: 
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     input_places = input_places.to(tl.int64).to(tl.pointer_type(tl.int64))
     extent_ranks = extent_ranks.to(tl.int64)
-    chains.place(
+    pieces.place(
         call,
         given=(input_places, extent_ranks),
         piece=piece,
+        num_pieces=1,
         rows=((2, 42, 42, 42, (), (), ()),),
         item_lines=1024,
+        fanout=1,
+        ragged=False,
         fixed=False,
         comes_back=True,
-        group=128,
-        entry=(14, 1, 14, 0, 208),
+        apart=False,
     )
 
 
@@ -113,8 +114,8 @@ def vit_unpack_node_dispatch(
         source_fields=(source_0,),
         rows_at=(rows_at_0,),
         rows=((2, 42, 42, 42, (), (), ()),),
-        steps=2,
-        num_loops=2,
+        steps=1,
+        num_loops=1,
         lines_at_once=(256,),
         item_lines=1024,
         apart=False,
@@ -153,7 +154,7 @@ def vit_unpack_node_combine(
         result,
         result_bytes,
         sizes=(2, 42, 42, 42, (), (), ()),
-        steps=2,
+        steps=1,
         lines_at_once=256,
         item_lines=1024,
     )

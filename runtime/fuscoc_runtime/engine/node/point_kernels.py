@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.state import SLOT_BITS
-from fuscoc_runtime.kernels.launches import start
-from fuscoc_runtime.kernels.loader import device_module
+from fuscoc_runtime.kernels.loader import device_module, launching
 
 TILE = 1024
 INTERPRETED_TILE = 1 << 16
@@ -54,4 +53,5 @@ def _launch(kernel: str, num_points: int, *arguments: Any) -> None:
     interpreted = arguments[0].device.type == "cpu"
     tile = INTERPRETED_TILE if interpreted else TILE
     function = getattr(device_module("point_values", interpreted=interpreted), kernel)
-    start(function, (*arguments, tile), -(-num_points // tile))
+    with launching(interpreted):
+        function[(-(-num_points // tile),)](*arguments, tile)

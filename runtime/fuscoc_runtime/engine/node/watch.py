@@ -74,8 +74,7 @@ def _error(
     target = declared.target
     match kind:
         case "bad_keys" if isinstance(target, PackedTarget):
-            highest = target.num_keys - 1
-            return KeyRangeError(rank, render(target.key), count, highest, target.distinct)
+            return KeyRangeError(rank, render(target.key), count, target.num_keys - 1)
         case "bad_keys":
             assert isinstance(target, DenseTarget)
             return DestinationError(rank, render(target.rank), render(target.slot), count)
