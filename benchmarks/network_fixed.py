@@ -5,8 +5,9 @@
 
 Every rank is a node of its own, by an NCCL_HOSTID of its own, so NCCL uses its network transport
 between them (preload ``nic.so`` of `network.py` for a NIC each); where there are fewer GPUs than
-ranks they share one. Contenders are fuscoc with ``max_sources``, fuscoc without it, and raw sends
-and receives of the bytes that must cross; they run in turn on the same inputs, and rows and sums
+ranks they share one. Contenders are fuscoc with ``max_sources``, fuscoc without it, its general
+engine, which hosts plan for, and raw sends and receives of the bytes that must cross; they run in
+turn on the same inputs, and rows and sums
 are verified before and after they are timed. Calls are asynchronous: they run beside the caller's
 stream, which waits for them, as raw sends do. Those of fixed capacity can also be *in line*, on the
 caller's stream, as a step that needs their rows at once makes them, and, where NCCL takes all ranks
@@ -46,6 +47,7 @@ from benchmarks.network_nccl import RawWire
 from benchmarks.nvlink_timing import Barrier
 from benchmarks.verdict import exit_if_wrong
 from fuscoc_runtime import Shuffle, Topology
+from fuscoc_runtime.face.open import PROGRAMS_PER_SM
 
 ARTIFACT = Path("build/network-fixed")
 KINDS = ("uniform", "single-node")
@@ -56,8 +58,9 @@ COLUMNS = (
 )  # fmt: skip
 WARM = "warm host dispatch", "warm host combine"
 SHOWN = (*COLUMNS, *WARM, "beyond", "MB")
-FIXED, EXACT = "fixed capacity", "exact sizes"
+FIXED, EXACT, GENERAL = "fixed capacity", "exact sizes", "general engine"
 IN_LINE, CAPTURED = "fixed capacity, in line", "fixed capacity, captured"
+EXACT_IN_LINE = "exact sizes, in line"
 
 
 class Called(Contender):
@@ -150,7 +153,7 @@ class Captured(Called):
         return wrong
 
 
-KINDS_OF_CALLS = {IN_LINE: InLine, CAPTURED: Captured}
+KINDS_OF_CALLS = {IN_LINE: InLine, CAPTURED: Captured, EXACT_IN_LINE: InLine}
 
 
 def microseconds(contender: Contender, barrier: Barrier) -> list[float]:
@@ -211,10 +214,12 @@ def run_case(
     idx = routing(kind, tokens, model, topology, dist.get_rank())
     batch = make_batch(model, idx, topology, device)
     given: dict[str, Any] = {"topology": topology, "device": device, "num_sms": options.num_sms}
-    shuffles = [
-        Shuffle(ARTIFACT, max_sources=None if name == EXACT else tokens, **given)
-        for name in options.contenders
-    ]
+    shuffles = []
+    for name in options.contenders:
+        sizes = {} if name in (EXACT, EXACT_IN_LINE, GENERAL) else {"max_sources": tokens}
+        if name == GENERAL:  # whose kernels alone have such a number
+            sizes["num_programs"] = PROGRAMS_PER_SM * options.num_sms
+        shuffles.append(Shuffle(ARTIFACT, **sizes, **given))
     contenders: list[Contender] = [
         RawWire(batch, model, slice_bytes=len(batch.moe.x) * model.row_bytes),
         *(
@@ -311,8 +316,8 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=31)
     parser.add_argument("--compile-only", action="store_true", help="write the artifact and stop")
     parser.add_argument("--wire", type=wire, default=0, help=WIRES)
-    names = FIXED, IN_LINE, CAPTURED, EXACT
-    parser.add_argument("--contenders", nargs="+", choices=names, default=[FIXED, EXACT])
+    names = FIXED, IN_LINE, CAPTURED, EXACT, EXACT_IN_LINE, GENERAL
+    parser.add_argument("--contenders", nargs="+", choices=names, default=[FIXED, EXACT, GENERAL])
     parser.add_argument("--num-sms", type=int, help="for copies; else all, or a share of them")
     parser.add_argument("--gemm", action="store_true", help="the same beside GEMMs as well")
     parser.add_argument("--json", type=Path)

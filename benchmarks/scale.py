@@ -69,11 +69,11 @@ of these sums. An exchange of the counts of every pair, in which a destination d
 answers where those of each source begin, would be linear; it is a second exchange before rows can
 move. It is not built.
 
-Nor is what would need neither: exact sizes by the kernels of fixed capacity, as inside one node. In
-a call of theirs the ranks of a node already tell each other how many segments every rank has, in
-the names of their rails. So where slabs or windows were too small all ranks would see it in the
-same call, and could make larger ones and repeat it without a word. Slabs would be as large as the
-rank with most segments needs, and ranks with fewer would send padding.
+Exact sizes by the kernels of fixed capacity need neither, and GPUs take those where they can. In a
+call of theirs the ranks of a node tell each other how many segments every rank has, in the names of
+their rails. So where slabs or windows are too small all ranks see it in the same call, and make
+larger ones and repeat it without a word. Slabs are as large as the rank with most segments needs,
+and ranks with fewer send padding.
 """.strip()
 BAR_HOST_MS, BAR_COUNTS_BYTES = 0.5, 64 << 10
 

@@ -35,8 +35,8 @@ from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.repeats import Repeats
 from fuscoc_runtime.engine.node.state import Limits
+from fuscoc_runtime.engine.sizes import worst_capacity
 from fuscoc_runtime.face.choice import choose_triton
-from fuscoc_runtime.face.limits import worst_capacity
 from fuscoc_runtime.kernels.commands import (
     CommandList,
     Exchange,
@@ -57,7 +57,8 @@ CPU = torch.device("cpu")
 @dataclass(frozen=True)
 class Result:
     """One size. ``posted`` are the sends and receives of a dispatch, ``rounds`` the groups in which
-    they are posted; ``counts_bytes`` what a rank tells each rank of its node."""
+    they are posted; ``counts_bytes`` what a rank tells each rank of its node; ``distinct_bytes`` a
+    window where keys are distinct."""
 
     num_ranks: int
     dispatch_seconds: float
@@ -67,6 +68,7 @@ class Result:
     slab_bytes: int
     counts_bytes: int
     window_bytes: int
+    distinct_bytes: int
 
 
 WHAT = f"""
@@ -77,7 +79,8 @@ there is room for {TOKENS} tokens a rank, hidden {MODEL.hidden:,}, top-{MODEL.to
 and so are the driver and NCCL, whose functions return at once. So these are times of fuscoc's own
 host, from a call whose arguments are of the forms of an earlier one until all is handed over. What
 NCCL takes of a host to post is not in them, nor anything of GPUs and networks. Slabs are those of
-both directions, at both ends; a window has room for the worst routing.
+both directions, at both ends; a window has room for the worst routing, of any keys or of distinct
+ones.
 """.strip()
 
 COLUMNS: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
@@ -88,6 +91,7 @@ COLUMNS: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
     ("counts told a rank of the node, KB", ",.1f", lambda each: each.counts_bytes / 1e3),
     ("slabs, MB", ",.1f", lambda each: each.slab_bytes / 1e6),
     ("window, MB", ",.1f", lambda each: each.window_bytes / 1e6),
+    ("of distinct keys, MB", ",.1f", lambda each: each.distinct_bytes / 1e6),
 )
 
 
@@ -240,26 +244,41 @@ class Opened:
         assert found["launch"] > 0, found
         return found["send"] + found["receive"]
 
-    def result(self, seconds: Sequence[float]) -> Result:
+    def result(self, seconds: Sequence[float], distinct_bytes: int) -> Result:
         num_nodes, columns = self.num_ranks // RANKS_PER_NODE, self.node._program.num_columns
         return Result(
             self.num_ranks,
             *seconds,
             posted=self.posted(),
             rounds=self.node.num_rounds,
-            slab_bytes=self.node._slabs.num_bytes,
+            slab_bytes=self.node._slabs.memory.num_bytes,
             counts_bytes=num_nodes * (columns + 1) * 4,
             window_bytes=self.node.window_bytes,
+            distinct_bytes=distinct_bytes,
         )
+
+
+def window_of(folder: Path, num_ranks: int) -> int:
+    """Bytes of a window."""
+    engine, kernels = opened(folder, num_ranks)
+    engine.close()
+    return kernels.window_bytes
 
 
 def measure_all(sizes: Sequence[int], repeats: int) -> list[Result]:
     """Sizes of several nodes, in turns: medians."""
     with tempfile.TemporaryDirectory() as folder:
-        fuscoc.compile(spec(MODEL, "triton"), Path(folder))
-        each = [Opened(Path(folder), size) for size in sizes if size > RANKS_PER_NODE]
+        text, (plain, distinct) = spec(MODEL, "triton"), (Path(folder) / name for name in "pd")
+        fuscoc.compile(text, plain)
+        fuscoc.compile(text.replace("packed(s)", "packed(s) distinct"), distinct)
+        larger = [size for size in sizes if size > RANKS_PER_NODE]
+        each = [Opened(plain, size) for size in larger]
+        windows = [window_of(distinct, size) for size in larger]
     times = np.median([[one.call() for one in each] for _ in range(repeats)], axis=0)
-    results = [one.result(seconds) for one, seconds in zip(each, times.tolist(), strict=True)]
+    results = [
+        one.result(seconds, num_bytes)
+        for one, seconds, num_bytes in zip(each, times.tolist(), windows, strict=True)
+    ]
     for one in each:
         one.engine.close()
     return results

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import wraps
 from typing import TypeAlias
 
@@ -26,6 +26,7 @@ from fuscoc.codegen.cuda_types import (
     unit_bytes,
 )
 from fuscoc.diagnostics import DiagnosticSink, Label
+from fuscoc.lang.agreed import agreed_extents
 from fuscoc.lang.checked import (
     CheckedShuffle,
     Combine,
@@ -120,7 +121,7 @@ def fans_out_very_far(shuffle: CheckedShuffle) -> Faults:
 
 def _fans_out_beyond(shuffle: CheckedShuffle, most: int) -> Faults:
     if shuffle.fanout > most:
-        fan_out = shuffle.domain[shuffle.num_source_dims :]
+        fan_out = shuffle.fan_out
         sizes = [each.extent.value for each in fan_out if isinstance(each.extent, Const)]
         reason = f"a segment has {shuffle.fanout} destinations, more than {most}"
         yield Fault(fan_out[sizes.index(max(sizes))].span, reason)
@@ -202,6 +203,13 @@ def _unlike_rows(shuffle: CheckedShuffle) -> str | None:
     return None
 
 
+def compares_extents(shuffle: CheckedShuffle) -> Faults:
+    """What a rank says of its sizes there is how many slots and segments it has."""
+    for name in agreed_extents(shuffle.target):
+        reason = f"all ranks must give the same `{name}`, which these kernels do not compare"
+        yield Fault(shuffle.target.span, reason)
+
+
 def has_many_fields(shuffle: CheckedShuffle) -> Faults:
     fields = max(shuffle.fields, shuffle.source.fields, key=len)
     if len(fields) > MAX_FIELDS:
@@ -234,7 +242,13 @@ def casts_long_rows(shuffle: CheckedShuffle) -> Faults:
         fields, leaving = _arriving(shuffle), _leaving(shuffle)
         names = {field.name for field in leaving}
         casts = [
-            CudaCast(each.field, each.scales, each.block, applied=each.scales in names)
+            CudaCast(
+                each.field,
+                each.scales,
+                each.block,
+                applied=each.scales in names,
+                **(asdict(each.normalise) if each.normalise is not None else {}),
+            )
             for each in shuffle.casts
         ]
         if any(num_passes(fields, leaving, casts, target) > 1 for target in TARGETS):
@@ -242,11 +256,13 @@ def casts_long_rows(shuffle: CheckedShuffle) -> Faults:
             yield Fault(span, "a row that is cast is too long for shared memory")
 
 
-def normalises(shuffle: CheckedShuffle) -> Faults:
-    """Numbers by channel are part of Triton's text alone."""
+def computes_slowly(shuffle: CheckedShuffle) -> Faults:
+    """A warp gathers and casts a row at a time, which takes half as long again as by Triton."""
     for cast in shuffle.casts:
-        if cast.normalise is not None:
-            reason = "it has a cast that computes, and those of these kernels convert"
+        if cast.normalise is not None and shuffle.policy.backend != "cuda":
+            reason = (
+                "its cast computes, which Triton's kernels do faster: `backend cuda` takes these"
+            )
             yield Fault(cast.span, reason)
 
 
@@ -291,7 +307,13 @@ def of_packed(entry: Entry) -> Entry:
 
 
 # What neither kind of kernels inside one node can do.
-_NODE: Table = (repeats_rows, of_packed(pads_far), weighs_in_f64, places_segments)
+_NODE: Table = (
+    repeats_rows,
+    of_packed(pads_far),
+    weighs_in_f64,
+    places_segments,
+    compares_extents,
+)
 
 CUDA: Table = (
     demands_triton,
@@ -302,8 +324,8 @@ CUDA: Table = (
     has_many_fields,
     has_many_inputs,
     has_many_extents,
-    normalises,
     casts_long_rows,
+    computes_slowly,
     of_packed(has_many_keys),
 )
 """CUDA kernels, which work inside one node."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from fuscoc.lang.agreed import agreed_extents
 from fuscoc.lang.checked import (
     BinaryOp,
     CheckedShuffle,
@@ -96,6 +97,7 @@ def _target(target: PackedTarget | DenseTarget) -> dict[str, Any]:
             "slot": scalar_json(target.slot),
             "rank": scalar_json(target.rank),
             "length": scalar_json(target.length),
+            "agreed": list(agreed_extents(target)),
         }
     return {
         "kind": "packed",
@@ -109,7 +111,9 @@ def _target(target: PackedTarget | DenseTarget) -> dict[str, Any]:
         "most_padding": PADDINGS[target.padding](target.align),
         "capacity": target.capacity,
         "compact": target.compact,
+        "distinct": target.distinct,
         "placement": {"kind": target.placement.kind, "table": target.placement.table},
+        "agreed": list(agreed_extents(target)),
     }
 
 

@@ -116,6 +116,7 @@ def _target(shuffle: Any) -> dict[str, Any]:
         "most_padding": PADDINGS[padding](target.read("align")),
         "capacity": target.read("capacity"),
         "compact": target.read("compact"),
+        "distinct": bool(target.read("distinct")),
         "placement": {"kind": placement.read("kind"), "table": table},
     }
 

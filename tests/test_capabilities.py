@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fuscoc.capabilities import CUDA, DEMANDED, GENERAL, TRITON_NODE, Table, find_fault
+from fuscoc.capabilities import (
+    CUDA,
+    DEMANDED,
+    GENERAL,
+    TRITON_NODE,
+    Table,
+    computes_slowly,
+    find_fault,
+)
 from fuscoc.cli import app
 from fuscoc.diagnostics import CompileError, Diagnostic
 from fuscoc.lang.check import check, check_file
@@ -72,6 +80,15 @@ def sum_of(names: list[str]) -> str:
 
 
 NINE = range(9)
+GATHERED = """shuffle rows {
+index t : tokens
+index s : room
+segment item { x : bf16[64] }
+layout mine[t] of item
+layout all[s] of item
+dispatch mine[t] -> all[rank * tokens + t] on 0 backend auto
+}
+"""
 EXAMPLES = {
     "demands_triton": Example(
         spec().replace("backend auto", "backend triton"),
@@ -181,10 +198,15 @@ EXAMPLES = {
         "x",
         "a row that is cast is too long for shared memory",
     ),
-    "normalises": Example(
+    "computes_slowly": Example(
         cast_spec(routed_cast("x : u8[hidden]", "x : bf16[hidden]", "x / 255", combine="")),
         "x / 255",
-        "it has a cast that computes, and those of these kernels convert",
+        "its cast computes, which Triton's kernels do faster: `backend cuda` takes these",
+    ),
+    "compares_extents": Example(
+        GATHERED,
+        "all[rank * tokens + t]",
+        "all ranks must give the same `tokens`, which these kernels do not compare",
     ),
     "has_many_keys": Example(
         spec(keys=4096),
@@ -200,6 +222,7 @@ EXAMPLES = {
 REFUSED = {
     entry.__name__: EXAMPLES[entry.__name__].text.replace("backend auto", "backend cuda")
     for entry in CUDA[1:]
+    if entry is not computes_slowly  # which a demand overrules
 }
 
 

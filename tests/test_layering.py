@@ -220,7 +220,7 @@ READS_DECLARED = (
     "engine/arguments.py", "engine/bounds.py", "engine/divisions.py", "engine/into.py",
     "engine/sizes.py", "engine/node/watch.py", "face/calls.py", "face/decorator.py",
     "face/limits.py", "face/lockstep.py", "face/open.py", "face/ops.py", "face/traced.py",
-    "plan/explain.py",
+    "plan/census.py", "plan/explain.py",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fuscoc.codegen.cuda_casts import print_casts
-from fuscoc.codegen.cuda_runs import choose, num_strides, print_runs
+from fuscoc.codegen.cuda_runs import num_strides, print_runs
 from fuscoc.codegen.cuda_tiles import (
     PLACE_BYTES,
     PLAN_THREADS,
@@ -28,6 +28,7 @@ from fuscoc.codegen.cuda_types import (
     REDUCED,
     CudaField,
     CudaShuffle,
+    choose,
     row_bytes,
 )
 from fuscoc.lang.dtypes import ITEM_BYTES
@@ -71,6 +72,8 @@ def print_cuda(
         for role, launch in launches.items()
     )
     includes = ["cast"] if shuffle.casts else []
+    if any(cast.factors for cast in shuffle.casts):
+        includes = ["normalise"]
     if sizes.sorted_rows > 1:
         includes += ["sorted", "refuse"]
     else:

@@ -22,6 +22,7 @@ from fuscoc.dialect.relation import Domain
 BOX_BYTES = 16384  # entries from so many bytes on are worth a box each
 ROW_BYTES = 1024  # rows up to so many bytes are better moved by many at once
 GROUP_BYTES, MOST_OF_GROUP = 16384, 32  # that a warp takes at once, a lane an entry
+FULL_GROUP_BYTES = 4096  # where each of them goes to all ranks, and sums wait for all
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,15 @@ class AlikeEntries:
     @property
     def points(self) -> int:
         return prod(self.counts)
+
+    @property
+    def slots_together(self) -> int:
+        """Slots of an entry that are one range, after which the next one of a chain goes on."""
+        together = 1
+        for step, count in sorted(zip(self.slot_steps, self.counts, strict=True)):
+            if step == together:
+                together *= count
+        return together
 
 
 def alike_entries(node: Any, shuffle: CudaShuffle) -> AlikeEntries | None:
@@ -114,7 +124,8 @@ def entry_group(entries: AlikeEntries, shuffle: CudaShuffle) -> int:
     has_whole_words = unit_bytes(shuffle.leaving[0]) == LINE_BYTES
     if entries.is_row and has_whole_words and words <= LINES_IN_FLIGHT:
         return WARP << (LINES_IN_FLIGHT // words).bit_length() - 1
-    fitting = max(1, GROUP_BYTES // entry_bytes)
+    most_bytes = FULL_GROUP_BYTES if shuffle.everywhere else GROUP_BYTES
+    fitting = max(1, most_bytes // entry_bytes)
     return min(MOST_OF_GROUP, 1 << fitting.bit_length() - 1)
 
 

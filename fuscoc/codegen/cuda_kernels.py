@@ -10,7 +10,6 @@ from fuscoc.codegen.cuda_destination import print_destinations
 from fuscoc.codegen.cuda_pieces import PieceLayout, print_pieces
 from fuscoc.codegen.cuda_relation import print_relation
 from fuscoc.codegen.cuda_tiles import (
-    PIECE_ARCH,
     TARGETS,
     CudaSizes,
     CudaTarget,
@@ -65,35 +64,42 @@ def cuda_kernels(module: Any, header: tuple[str, ...]) -> CudaKernels | None:
         return None
     shuffle = node_shuffle(module)
     if isinstance(tiles[0], CudaPieceTile):
-        (tile,) = tiles
-        words = tuple(WordSizes(**each) for each in tile.read("words"))
-        sizes = {
-            name: tile.read(name)
-            for name in ("dispatch_warps", "combine_warps", "tile_bytes", "entry_group")
-        }
-        piece_sizes = PieceSizes(**sizes, words=words)
-        return _of_pieces(module, shuffle, piece_sizes, header)
+        return _of_pieces(module, shuffle, tiles, header)
     print_functor = print_destinations if shuffle.given_slots else print_relation
     relation = print_functor(module, shuffle)
     variants = []
     for number, op in enumerate(tiles):
-        (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
+        target = _target(op)
         sizes = {size.name: op.read(size.name) for size in fields(CudaSizes)}
         for end in ("arriving", "leaving"):
             sizes[end] = tuple(FieldSizes(**each) for each in sizes[end])
-        suffix = f".{target.arch}" if number else ""
         source = print_cuda(shuffle, relation, CudaSizes(**sizes), target, header)
-        variants.append(CudaVariant(target, f"kernels/{shuffle.name}{suffix}.cu", source))
+        variants.append(_variant(shuffle, op, number, source))
     names = tuple(given.name for given in shuffle.inputs)
     return CudaKernels(names, shuffle.weighted, shuffle.is_placed, tuple(variants))
 
 
 def _of_pieces(
-    module: Any, shuffle: CudaShuffle, sizes: PieceSizes, header: tuple[str, ...]
+    module: Any, shuffle: CudaShuffle, tiles: list[Any], header: tuple[str, ...]
 ) -> CudaKernels:
-    """One text for all GPUs."""
-    (target,) = (each for each in TARGETS if each.arch == PIECE_ARCH)
-    source, layout = print_pieces(module, shuffle, sizes, header)
-    variant = CudaVariant(target, f"kernels/{shuffle.name}.cu", source)
+    variants, layout = [], None
+    for number, op in enumerate(tiles):
+        words = tuple(WordSizes(**each) for each in op.read("words"))
+        others = ("dispatch_warps", "combine_warps", "tile_bytes", "carried_bytes", "entry_group")
+        sizes = PieceSizes(**{name: op.read(name) for name in others}, words=words)
+        source, layout = print_pieces(module, shuffle, sizes, header)
+        variants.append(_variant(shuffle, op, number, source))
     names = tuple(given.name for given in shuffle.inputs)
-    return CudaKernels(names, shuffle.weighted, shuffle.is_placed, (variant,), layout)
+    return CudaKernels(names, shuffle.weighted, shuffle.is_placed, tuple(variants), layout)
+
+
+def _target(op: Any) -> CudaTarget:
+    (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
+    return target
+
+
+def _variant(shuffle: CudaShuffle, op: Any, number: int, source: CudaSource) -> CudaVariant:
+    """The kernels of the tile with that number."""
+    target = _target(op)
+    suffix = f".{target.arch}" if number else ""
+    return CudaVariant(target, f"kernels/{shuffle.name}{suffix}.cu", source)

@@ -12,9 +12,9 @@ from fuscoc.codegen.cuda import REFUSE_THREADS, CudaSource, Launch, print_kernel
 from fuscoc.codegen.cuda_destination import row_relation
 from fuscoc.codegen.cuda_entries import AlikeEntries, alike_entries, number
 from fuscoc.codegen.cuda_relation import CudaText, fused_relation
-from fuscoc.codegen.cuda_runs import choose, num_strides
+from fuscoc.codegen.cuda_runs import num_strides
 from fuscoc.codegen.cuda_tiles import TILE_BUFFERS, WARP, PieceSizes
-from fuscoc.codegen.cuda_types import REDUCED, CudaField, CudaShuffle, row_bytes
+from fuscoc.codegen.cuda_types import REDUCED, CudaShuffle, choose, row_bytes, run_bytes
 from fuscoc.codegen.regions import Region
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.fused import NodePieces
@@ -81,7 +81,8 @@ def print_pieces(
         ]
 
     def launch(warps: int) -> Launch:
-        return Launch(warps * WARP, TILE_BUFFERS * (sizes.tile_bytes or 0))
+        buffers = TILE_BUFFERS * (sizes.tile_bytes or 0)
+        return Launch(warps * WARP, buffers + (sizes.carried_bytes or 0))
 
     plan, there, back = "place_pieces<Shape, Relation>", "move<Shape, Relation>", "give_back<Shape>"
     if alike is not None:
@@ -135,6 +136,7 @@ def _shape(
         "num_run_loops": max(map(len, runs)),
         "num_strides": num_strides(fields),
         "tile_bytes": sizes.tile_bytes or 0,
+        "carried_bytes": sizes.carried_bytes or 0,
     }
     if alike is not None:
         constants |= {"entry_group": sizes.entry_group, "entry_points": alike.points}
@@ -185,11 +187,6 @@ def _shape(
             body = f"return {_nth(list(of_loops))};"
             yield f"  __device__ static constexpr i64 {name}(int loop) {{ {body} }}"
     yield "};"
-
-
-def run_bytes(field: CudaField) -> int:
-    """Bytes of a field that lie together in the source, whatever a call says."""
-    return field.run_elems * ITEM_BYTES[field.dtype] if field.loops else row_bytes(field)
 
 
 def _nth(values: list[Any]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuscoc.codegen.cuda_types import CudaField, row_bytes
+from fuscoc.codegen.cuda_types import CudaField, choose, row_bytes
 from fuscoc.lang.dtypes import ITEM_BYTES
 
 
@@ -25,12 +25,6 @@ def print_runs(fields: Sequence[CudaField]) -> list[str]:
         f"    return {choose([_offset(field) for field in fields])};",
         "  }",
     ]
-
-
-def choose(values: Sequence[object]) -> str:
-    """``values[field]`` as an expression that folds to a constant."""
-    head = "".join(f"field == {i} ? {value} : " for i, value in enumerate(values[:-1]))
-    return f"{head}{values[-1]}"
 
 
 def _offset(field: CudaField) -> str:

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fuscoc.codegen.cuda_casts import in_place
-from fuscoc.codegen.cuda_types import CudaCast, CudaField, CudaShuffle, row_bytes, unit_bytes
+from fuscoc.codegen.cuda_types import (
+    CudaCast,
+    CudaField,
+    CudaShuffle,
+    row_bytes,
+    run_bytes,
+    unit_bytes,
+)
 from fuscoc.lang.dtypes import ITEM_BYTES
 
 WARP = 32
@@ -29,14 +36,19 @@ MAX_SORTED_KEYS = 128  # 64 registers a thread
 SCATTERING_WARPS = 4  # of a CTA, at least: while some rows are loaded, others are stored
 BULK_WORD, BULK_LINE = 16, 128  # bytes: of what bulk copies move, and the lines they are cut into
 PIECE_WARPS = 28, 24  # of a CTA, there and back: 72 and 80 registers a thread
+EVERY_RANK_WARPS = 20, 20  # the same of rows to every rank, which are moved by whole groups
 LINES_IN_FLIGHT, LINE_BYTES = 8, 16  # of a lane: kLinesInFlight and kLine of the headers
-TURNING_WARPS, TILE_BYTES = 20, 25_344  # of a CTA that turns tiles; of a buffer
-# Its other warps: four bring tiles, three store them, and one marks slots.
-TURN_HELPERS = {"dispatch_warps": 8, "combine_warps": 7}
-TILE_BUFFERS = 6  # of a CTA: two of each slot of ring.cuh
+# Warps of a CTA that turns tiles beside those that do: two bring tiles, three store them, and one
+# marks slots.
+TURN_HELPERS = {"dispatch_warps": 6, "combine_warps": 5}
+TURNING_WARPS = 28  # with them: 72 registers a thread, or more are spilled
+TILE_BUFFERS = 5  # of a CTA: kSlots and kTurnedSlots of ring.cuh
+# Long runs are carried by bulk copies: so many warps of a CTA have so many buffers each, of 8 KB
+# and what a target is off a multiple of a line: kCarried and kCarriedBytes of carry.cuh.
+CARRIERS, CARRIED, CARRIED_BUFFER = 5, 3, 8192 + BULK_LINE
+CARRIED_RUN = 2048  # bytes, at least: a bulk copy of fewer carries too little
 PIECE_STATIC_SHARED = 40 * 1024  # at most what headers of pieces declare,
-TURN_STATIC_SHARED = 14 * 1024  # and where tiles are turned
-PIECE_ARCH = "sm_80"  # and later ones: their tiles fit into what the least of them have
+TURN_STATIC_SHARED = 14_208  # and where tiles are turned
 
 
 @dataclass(frozen=True)
@@ -63,17 +75,20 @@ class WordSizes:
 @dataclass(frozen=True)
 class PieceSizes:
     """Sizes of kernels that move pieces: CTAs of ``dispatch_warps`` or ``combine_warps`` warps,
-    and `TILE_BUFFERS` of ``tile_bytes`` of shared memory, if any. With an ``entry_group`` entries
-    are short and alike, and a warp takes so many at once, without tiles."""
+    and `TILE_BUFFERS` of ``tile_bytes`` of shared memory, if any, or ``carried_bytes`` by way of
+    which bulk copies carry long runs. With an ``entry_group`` entries are short and alike, and a
+    warp takes so many at once, without either."""
 
     dispatch_warps: int
     combine_warps: int
     tile_bytes: int | None
+    carried_bytes: int | None
     entry_group: int | None
     words: tuple[WordSizes, ...]
 
 
 # Tiles fill a CTA's shared memory, so each generation with less of it has kernels of its own.
+# Those without tiles are the last one's for all.
 TARGETS = (CudaTarget("sm_90", 227 * 1024), CudaTarget("sm_80", 163 * 1024))
 
 
@@ -115,15 +130,35 @@ class CudaSizes:
     combine_rows: int
 
 
-def choose_piece_sizes(shuffle: CudaShuffle, entry_group: int | None) -> PieceSizes:
+def choose_piece_sizes(
+    shuffle: CudaShuffle, entry_group: int | None
+) -> tuple[tuple[CudaTarget, PieceSizes], ...]:
     """Words that divide runs, and as many warps as have registers for their lines in flight, which
-    cover the latency of HBM and NVLink. Where words are narrow, runs may be short, and are turned
-    in shared memory, in tiles as large as leave room for three that are under way."""
+    cover the latency of HBM and NVLink. Long runs are carried by bulk copies, where the GPU has
+    such. Where words are narrow, runs may be short, and are turned in shared memory: in tiles as
+    large as leave room for three that come and two that leave."""
     words = tuple(WordSizes(field.name, unit_bytes(field)) for field in shuffle.leaving)
+    oldest = TARGETS[-1]
+    if shuffle.every_rank:
+        return ((oldest, PieceSizes(*EVERY_RANK_WARPS, None, None, entry_group, words)),)
     if entry_group is not None or all(each.word_bytes == LINE_BYTES for each in words):
-        return PieceSizes(*PIECE_WARPS, None, entry_group, words)
-    there, back = (TURNING_WARPS + helpers for helpers in TURN_HELPERS.values())
-    return PieceSizes(there, back, TILE_BYTES, entry_group, words)
+        has_long_runs = entry_group is None and all(map(_is_carried, shuffle.leaving))
+        carried_bytes = CARRIERS * CARRIED * CARRIED_BUFFER if has_long_runs else None
+        return ((oldest, PieceSizes(*PIECE_WARPS, None, carried_bytes, entry_group, words)),)
+    chosen = []
+    for target in TARGETS:
+        room = (target.shared_bytes - TURN_STATIC_SHARED) // TILE_BUFFERS
+        tile_bytes = room // BULK_LINE * BULK_LINE
+        sizes = PieceSizes(TURNING_WARPS, TURNING_WARPS, tile_bytes, None, entry_group, words)
+        chosen.append((target, sizes))
+    return tuple(chosen)
+
+
+def _is_carried(field: CudaField) -> bool:
+    """Whether runs are long, and all that they lie in whole lines of bulk copies."""
+    run, cell = run_bytes(field), field.cell_elems * ITEM_BYTES[field.dtype]
+    whole = all(size % BULK_LINE == 0 for size in (run, cell, row_bytes(field)))
+    return whole and run >= CARRIED_RUN
 
 
 def part_bytes(field: CudaField, num_passes: int) -> int:

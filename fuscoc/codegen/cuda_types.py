@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fuscoc.lang.dtypes import ITEM_BYTES
@@ -81,9 +82,9 @@ class CudaShuffle:
     segment has one row on a rank, and slots refer to rows. With ``given_slots`` the relation says
     the slot of every point and nothing is counted: there are no keys. With ``ragged`` extents vary
     with the outermost index, as inputs say. Segments that go to ``every_rank`` have ``fanout``
-    points for each. ``in_order``: segment i lies behind segment i - 1, so that nothing needs to be
-    stored to find it. ``apart``: a call checks that no two segments begin with the same source
-    cell.
+    points for each; ``everywhere``: and none of them is dropped. ``in_order``: segment i lies
+    behind segment i - 1, so that nothing needs to be stored to find it. ``apart``: a call checks
+    that no two segments begin with the same source cell.
     """
 
     name: str
@@ -101,6 +102,7 @@ class CudaShuffle:
     given_slots: bool = False
     ragged: bool = False
     every_rank: bool = False
+    everywhere: bool = False
     in_order: bool = True
     apart: bool = False
     padding: str = "fewest"
@@ -131,9 +133,20 @@ def row_bytes(field: CudaField) -> int:
     return field.elems * ITEM_BYTES[field.dtype]
 
 
+def run_bytes(field: CudaField) -> int:
+    """Bytes of a field that lie together in the source, whatever a call says."""
+    return field.run_elems * ITEM_BYTES[field.dtype] if field.loops else row_bytes(field)
+
+
 def unit_bytes(field: CudaField) -> int:
     """Widest unit, up to 16 bytes, that divides the field's rows and source cells or runs."""
     if field.loops:
         return field.access_bytes
     cell = field.cell_elems * ITEM_BYTES[field.dtype]
     return next(u for u in (16, 8, 4, 2, 1) if row_bytes(field) % u == 0 and cell % u == 0)
+
+
+def choose(values: Sequence[object], index: str = "field") -> str:
+    """``values[index]`` as an expression that folds to a constant."""
+    head = "".join(f"{index} == {i} ? {value} : " for i, value in enumerate(values[:-1]))
+    return f"{head}{values[-1]}"

@@ -58,10 +58,17 @@ def node_shuffle(module: Any) -> CudaShuffle:
         given_slots=not assigns,
         ragged=bool(points.read("ragged")),
         every_rank=bool(points.read("every_rank")),
+        everywhere=_goes_everywhere(points),
         padding=assigns[0].read("padding") if assigns else DEFAULT_PADDING,
         apart=must_be_apart(terminator(points, 1, Point)),
         in_order=_is_in_order(points, ops_of(copy, LoadField)[0]),
     )
+
+
+def _goes_everywhere(points: Any) -> bool:
+    """Whether the rank of a point is an index, which then runs over all ranks."""
+    rank = terminator(points, 1, Point).rank
+    return bool(points.read("every_rank")) and isinstance(rank.owner, ir.Block)
 
 
 def _is_in_order(points: Any, load: Any) -> bool:

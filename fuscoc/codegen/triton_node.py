@@ -293,7 +293,7 @@ class _Printer:
         }
         if is_strided(self.shuffle):
             constants["strided"] = True
-        parameters = {"refuses": "refuses", "weights": "weights", **sources, **places}
+        parameters = {"says": "says", "weights": "weights", **sources, **places}
         if self.relation is not None:
             constants |= {"given": as_tuple(list(self.relation.given)), "relation": "relation"}
             parameters |= self.relation.given

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fuscoc.codegen.cuda_pieces import MOST, PieceLayout, ends, moving_loop, run_bytes
+from fuscoc.codegen.cuda_entries import AlikeEntries, alike_entries
+from fuscoc.codegen.cuda_pieces import MOST, PieceLayout, ends, moving_loop
 from fuscoc.codegen.cuda_relation import fused_relation
-from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes
+from fuscoc.codegen.cuda_types import CudaField, CudaShuffle, row_bytes, run_bytes
 from fuscoc.codegen.regions import Region
 from fuscoc.codegen.triton_expressions import wrapped
 from fuscoc.codegen.triton_kernel import NodeKernel, print_header, print_kernel
@@ -55,6 +56,9 @@ class _Printer:
         self.outer = list(self.op.read("outer"))
         self.pieces = [each for each in self.op.entry.blocks[0] if isinstance(each, Piece)]
         self.num_loops = max(1, *(len(piece.counts) for piece in self.pieces))
+        self.alike = None if sizes.chained is None else alike_entries(node, shuffle)
+        if self.alike is not None:  # and one over the entries of a chain
+            self.num_loops = len(self.alike.counts) + 1
         self.num_run_loops = max(len(field.loops) for field in shuffle.leaving)
         self.kernels: dict[str, NodeKernel] = {}
         self.given = {
@@ -78,7 +82,8 @@ class _Printer:
         texts = [self.function(*lines) for lines in functions]
         texts += [self.meet(entries, declared, parameters), self.place(), self.dispatch()]
         texts += [self.clear(), self.combine()] if combines else []
-        modules = ["pieces", "move", *(["give_back"] if combines else [])]
+        planning = ["pieces"] if self.alike is None else ["pieces", "chains"]
+        modules = [*planning, "move", *(["give_back"] if combines else [])]
         modules += ["vectors"] if "vectors." in all_used else []
         layout = PieceLayout(
             per_entry=len(self.pieces),
@@ -207,19 +212,36 @@ class _Printer:
         )
 
     def place(self) -> str:
-        given = {
+        given: dict[str, object] = {
             "given": as_tuple(list(self.given)),
             "piece": "piece",
-            "num_pieces": len(self.pieces),
             "rows": as_tuple(self.rows()),
             "item_lines": self.sizes.item_lines,
-            "fanout": self.shuffle.fanout,
-            "ragged": self.shuffle.ragged,
             "fixed": not self.op.looks_up(),
             "comes_back": self.shuffle.combine is not None,
-            "apart": self.shuffle.apart,
         }
-        return self.kernel("place", "pieces.place", self.given, given, self.sizes.plan_warps)
+        if self.alike is None:
+            given |= {
+                "num_pieces": len(self.pieces),
+                "fanout": self.shuffle.fanout,
+                "ragged": self.shuffle.ragged,
+                "apart": self.shuffle.apart,
+            }
+        else:
+            given |= {"group": self.sizes.chained, "entry": self.entry(self.alike)}
+        planning = "pieces" if self.alike is None else "chains"
+        return self.kernel("place", f"{planning}.place", self.given, given, self.sizes.plan_warps)
+
+    def entry(self, alike: AlikeEntries) -> str:
+        """What all entries are, as `chains.place` takes it."""
+        (field,) = self.shuffle.leaving
+        reaches = [
+            step * (count - 1) for count, step in zip(alike.counts, alike.slot_steps, strict=True)
+        ]
+        ends = sum(min(each, 0) for each in reaches), sum(max(each, 0) for each in reaches)
+        cells = alike.points * field.elems // field.cell_elems
+        numbers = cells, alike.slots_together, alike.points, *ends
+        return as_tuple([str(each) for each in numbers])
 
     def dispatch(self) -> str:
         leaving = self.shuffle.leaving

@@ -7,6 +7,7 @@ In the source a row may lie in runs; it arrives, and comes back, in one piece.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, count
@@ -214,12 +215,12 @@ def _combines(shuffle: CudaShuffle, fields: Sequence[RowField]) -> list[str]:
     zeros, lost = (
         as_tuple(
             [
-                f"tl.full(({tile.size},), {other if kind in WHOLE else value}, {kind})"
+                f"tl.full(({tile.size},), {value(kind)}, {kind})"
                 for field, kind in zip(rows, sums, strict=True)
                 for tile in field.tiles
             ]
         )
-        for value, other in (("0", "0"), ('float("nan")', "-1"))
+        for value in (lambda _: "0", _lost)
     )
     weight = " * weight" if shuffle.weighted else ""
     casts = [f".to({field.dtype})" if reduces else "" for field in rows]
@@ -243,6 +244,14 @@ def _combines(shuffle: CudaShuffle, fields: Sequence[RowField]) -> list[str]:
         return [*functions, function("store_result(part, result, cell, tiles)", stores)]
     stored = _stores(rows, results, casts)
     return [*functions, function("store_result(part, result, source, tiles)", stored)]
+
+
+def _lost(kind: str) -> str:
+    """What a sum is that cannot be made: in bits, all ones if the numbers are whole."""
+    if kind not in WHOLE:
+        return 'float("nan")'
+    bits = re.fullmatch(r"tl\.uint(\d+)", kind)
+    return str((1 << int(bits[1])) - 1) if bits else "-1"
 
 
 def _adds(

@@ -21,6 +21,8 @@ COUNTED_POINTS, COUNT_WARPS, COUNTED_KEYS = 512, 8, 2
 """Then: points whose keys a program counts at once, its warps, and keys whose counts one exchanges.
 """
 PLACE_WARPS = 1  # pieces are single numbers, which more warps would not compute faster
+CHAINED = LANES * 4
+"""Entries that a program looks at at once, to find those that follow each other."""
 PART_BYTES = MAX_WARPS * LANES * BYTES_PER_LANE
 PLAN_POINTS, PLAN_WARPS, PLAN_KEYS = 128, 4, 8
 PLAN_COUNTS = 4096
@@ -80,12 +82,14 @@ class TritonPieceSizes:
     plan_warps: int
     copy_warps: int
     item_lines: int
+    chained: int | None
     fields: tuple[LineSizes, ...]
 
 
-def choose_triton_piece_sizes(shuffle: CudaShuffle) -> TritonPieceSizes:
+def choose_triton_piece_sizes(shuffle: CudaShuffle, *, are_alike: bool) -> TritonPieceSizes:
     """A lane has eight lines in flight, or fewer of narrow words: 16 loads. An item of as many
-    lines as a program has at most at once makes a small call one of many."""
+    lines as a program has at most at once makes a small call one of many. Entries that
+    ``are_alike`` are planned by groups."""
     lanes = COPY_WARPS * LANES
     fields = tuple(
         LineSizes(field.name, unit, lanes * min(unit, LINES_PER_LANE))
@@ -96,6 +100,7 @@ def choose_triton_piece_sizes(shuffle: CudaShuffle) -> TritonPieceSizes:
         plan_warps=PLACE_WARPS,
         copy_warps=COPY_WARPS,
         item_lines=lanes * LINES_PER_LANE,
+        chained=CHAINED if are_alike else None,
         fields=fields,
     )
 

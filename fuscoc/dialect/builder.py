@@ -27,6 +27,7 @@ from fuscoc.lang.checked import (
     PackedTarget,
     Scalar,
 )
+from fuscoc.lang.distinct import repeats
 from fuscoc.lang.scalars import loads, may_be_negative
 from fuscoc.source import Span
 
@@ -134,6 +135,7 @@ class _Builder:
             placement=placement,
             capacity=target.capacity,
             compact=target.compact,
+            distinct=target.distinct or None,
             loc=self.loc(target.span),
         )
 
@@ -204,7 +206,7 @@ class _Builder:
         relation.Domain.build(cells, extents)
 
     def relation(self, scalars: _Scalars) -> None:
-        source, target = self.checked.source, self.checked.target
+        checked, source, target = self.checked, self.checked.source, self.checked.target
         with self.loc(source.span):
             dims = [scalars.extent(dim) for dim in source.dims]
         starts = []
@@ -214,6 +216,9 @@ class _Builder:
         with self.loc(target.span):
             if isinstance(target, PackedTarget):
                 place = scalars.lower(target.key)
+                if target.distinct:
+                    before = repeats(target.key, checked.fan_out)
+                    place = arith.addi(place, scalars.lower(Inside(before, Const(1))))
                 rank = relation.Owner.build(place, placement=f"{target.layout}.place").result
             else:
                 rank, place = scalars.lower(target.rank), scalars.lower(target.slot)

@@ -138,7 +138,8 @@ class DefPacked(Op, name="def_packed"):
 
     How many blocks, the rule ``padding`` says (``fuscoc.lang.padding``). ``capacity`` is the most
     slots a rank may hold; without it, exactly what arrives. Where it is ``compact``, a rank holds
-    every segment once, and slots refer to it.
+    every segment once, and slots refer to it. Where keys are ``distinct``, a segment has no two
+    points of one, which the relation makes sure of.
 
     ``"fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, padding = "fewest",
     placement = @spec.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()``
@@ -152,6 +153,7 @@ class DefPacked(Op, name="def_packed"):
         placement=Ref("def_placement"),
         capacity=Integer(1, optional=True),
         compact=Flag(),
+        distinct=Flag(optional=True),
     )
 
     @classmethod

@@ -59,8 +59,8 @@ class Node(Op, name="node", traits=[ir.NoTerminatorTrait]):
             names = ", ".join(step.OPERATION_NAME for step in steps)
             raise VerifyError(f"does not know what to do with: {names}")
         _check_flags(op)
-        archs = [tile.read("arch") for tile in ops_of(op, CudaTile)]
-        others = ops_of(op, CudaPieceTile, TritonTile, TritonPieceTile)
+        archs = [tile.read("arch") for tile in ops_of(op, CudaTile, CudaPieceTile)]
+        others = ops_of(op, TritonTile, TritonPieceTile)
         several = len({type(tile) for tile in others}) != len(others)
         if len(set(archs)) != len(archs) or several:
             raise VerifyError("must not have two tiles for the same kernels")

@@ -98,12 +98,13 @@ class CudaTile(Op, name="cuda_tile"):
             raise VerifyError(f"must have {MAX_TEAMS} teams at most, and two vectors a thread")
         left, arrived = map(row_fields, (loads, stores))
         changes = left != arrived or any(load.read("run_dims") for load in loads)
+        changes |= bool(_computed(stores))  # which may be of the same type
         if changes != bool(op.read("leaving")):
             raise VerifyError("needs 'leaving' exactly where rows leave as others than arrive")
         _check_parts(op, "arriving", arrived)
         if changes:
             _check_parts(op, "leaving", left)
-            _check_ends(op, left, arrived, _casts(stores))
+            _check_ends(op, left, arrived, stores)
         check_words(op.read("leaving") or op.read("arriving"), "word_bytes", loads)
         if op.read("dispatch_rows") > 1:
             _check_scattered(op)
@@ -309,9 +310,10 @@ def _check_copied(op):
     _check_shared(op, op.read("teams") * op.read("combine_rows") * PLACE_BYTES)
 
 
-def _check_ends(op, left, arrived, casts):
+def _check_ends(op, left, arrived, stores):
     """A field is stored from where it was loaded to, in the same parts. One that is cast is so
     whole: where it lies, if it can be, or from a place of its own."""
+    casts, computed = _casts(stores), _computed(stores)
     dtypes, read = {name: dtype for name, dtype, _ in left}, {}
     for each in op.read("leaving"):
         read[each["field"]] = each
@@ -334,7 +336,7 @@ def _check_ends(op, left, arrived, casts):
             scales, block = casts[field]
             elems = row_bytes // num_bytes(dtype)
             fits = fits_in_place(dtypes[field], dtype, elems, block if scales else None)
-            if not fits or scales in dtypes:
+            if not fits or scales in dtypes or field in computed:
                 raise VerifyError(f"must not cast '{field}' in place")
     places += [(each["buffer_at"], each["part_bytes"]) for each in read.values()]
     _check_room(op, places, "both ends")
@@ -363,6 +365,13 @@ def _casts(stores):
                 scales = cast.scales.owner.opview.read("field")
                 found[store.read("field")] = scales, cast.read("block")
     return found
+
+
+def _computed(stores):
+    """The fields of which something is computed before they are stored."""
+    made = [(each.read("field"), each.value.owner.opview) for each in stores]
+    values = [(name, op.value.owner.opview if isinstance(op, Cast) else op) for name, op in made]
+    return {name for name, op in values if isinstance(op, Normalise)}
 
 
 def _moved_bytes(op, name, fields, casts):

@@ -4,8 +4,9 @@ Those of others, and what they have in common, stand in ``node_tiles.py``.
 """
 
 from fuscoc.codegen.cuda_tiles import (
+    CARRIED,
+    CARRIED_BUFFER,
     LINE_BYTES,
-    PIECE_ARCH,
     PIECE_STATIC_SHARED,
     TARGETS,
     TILE_BUFFERS,
@@ -28,19 +29,22 @@ from fuscoc.dialect.runs import Unit
 
 
 class CudaPieceTile(Op, name="cuda_piece_tile"):
-    """CUDA kernels that move pieces, for all GPUs: CTAs of ``dispatch_warps`` and of
+    """CUDA kernels that move pieces, for GPUs from ``arch`` on: CTAs of ``dispatch_warps`` and of
     ``combine_warps`` warps, which read fields in ``words``. Where these are narrow, a CTA has
-    buffers of ``tile_bytes`` in shared memory, in which all warps but a few turn tiles. Of short
-    entries that are alike, or rows that are given slots, a warp takes ``entry_group`` at once.
+    buffers of ``tile_bytes`` in shared memory, in which all warps but a few turn tiles; long runs
+    are carried by way of ``carried_bytes`` there. Of short entries that are alike, or rows that are
+    given slots, a warp takes ``entry_group`` at once.
 
-    ``"fsc.cuda_piece_tile"() {combine_warps = 24 : i64, dispatch_warps = 28 : i64, words = [{field
-    = "x", word_bytes = 16 : i64}]} : () -> ()``
+    ``"fsc.cuda_piece_tile"() {arch = "sm_80", combine_warps = 24 : i64, dispatch_warps = 28 : i64,
+    words = [{field = "x", word_bytes = 16 : i64}]} : () -> ()``
     """
 
     attrs = attributes(
+        arch=Text(*(target.arch for target in TARGETS)),
         dispatch_warps=Integer(1),
         combine_warps=Integer(1),
         tile_bytes=Integer(BUFFER_ALIGN, optional=True),
+        carried_bytes=Integer(CARRIED * CARRIED_BUFFER, optional=True),
         entry_group=Integer(1, optional=True),
         words=Array(Record({"field": Text(), "word_bytes": Unit(1)})),
     )
@@ -66,9 +70,16 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
                 raise VerifyError(f"needs tiles of a multiple of {BUFFER_ALIGN} bytes")
             if any(op.read(leg) <= helpers for leg, helpers in TURN_HELPERS.items()):
                 raise VerifyError(f"needs warps that turn tiles, beside {TURN_HELPERS}")
-        (target,) = (each for each in TARGETS if each.arch == PIECE_ARCH)
+        (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
+        carried_bytes = op.read("carried_bytes")
+        if carried_bytes is not None:
+            if tile_bytes is not None or group is not None:
+                raise VerifyError("must not carry runs beside 'tile_bytes' or an 'entry_group'")
+            if carried_bytes % (CARRIED * CARRIED_BUFFER):
+                raise VerifyError(f"needs {CARRIED} buffers of {CARRIED_BUFFER} bytes a warp")
         tiles = TILE_BUFFERS * (tile_bytes or 0)
-        needed = tiles + (TURN_STATIC_SHARED if tiles else PIECE_STATIC_SHARED)
+        needed = tiles + (carried_bytes or 0)
+        needed += TURN_STATIC_SHARED if tiles else PIECE_STATIC_SHARED
         if needed > target.shared_bytes:
             room = target.shared_bytes
             raise VerifyError(f"needs {needed} bytes of shared memory, and has {room}")
@@ -77,7 +88,8 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
 class TritonPieceTile(Op, name="triton_piece_tile"):
     """Triton kernels that move pieces: programs of ``plan_warps`` warps plan, and programs of
     ``copy_warps`` copy items of ``item_lines`` lines of 16 bytes, ``lines`` of a field at once,
-    which they read in words of ``word_bytes``.
+    which they read in words of ``word_bytes``. Of short entries that are alike a program that plans
+    takes ``chained`` at once.
 
     ``"fsc.triton_piece_tile"() {copy_warps = 4 : i64, fields = [{field = "x", lines = 1024 : i64,
     word_bytes = 16 : i64}], item_lines = 1024 : i64, plan_warps = 1 : i64} : () -> ()``
@@ -87,6 +99,7 @@ class TritonPieceTile(Op, name="triton_piece_tile"):
         plan_warps=Integer(1),
         copy_warps=Integer(1),
         item_lines=Integer(1),
+        chained=Integer(1, optional=True),
         fields=Array(Record({"field": Text(), "word_bytes": Unit(1), "lines": Integer(1)})),
     )
 
@@ -97,6 +110,7 @@ class TritonPieceTile(Op, name="triton_piece_tile"):
             raise VerifyError("must stand beside a fsc.node_pieces")
         for name in ("plan_warps", "copy_warps"):
             check_power(op.read(name), f"'{name}'")
+        check_power(op.read("chained") or 1, "'chained'")
         if max(op.read("plan_warps"), op.read("copy_warps")) > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a program")
         check_fields(op.read("fields"), "fields", row_fields(loads))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuscoc_runtime.face.choice import MAX_SLAB_BYTES, Gpu, choose_cuda, choose_triton
+from fuscoc_runtime.face.choice import MAX_SLAB_BYTES, Gpu, choose_cuda, choose_exact, choose_triton
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
@@ -25,7 +25,7 @@ def backends(shuffle: ShuffleSpec, topology: Topology | None) -> list[Backend]:
     """What the runtime would choose from, best first; ``topology``: of the ranks, if known.
 
     The GPUs are taken to be as large as any that the kernels are for, and the shuffle to be loaded
-    with ``max_sources``.
+    with ``max_sources``, unless its sizes are exact.
     """
     ranks = topology or Topology(1, 1)
     cuda = choose_cuda(shuffle, ranks, _largest_gpu(shuffle), max_sources=1)
@@ -36,9 +36,11 @@ def backends(shuffle: ShuffleSpec, topology: Topology | None) -> list[Backend]:
     if several:
         how = f"{how}, of {MAX_SLAB_BYTES >> 20} MiB to other nodes"
     found.append(_backend(name, node, how))
+    exact = choose_exact(shuffle, ranks, _largest_gpu(shuffle), traces=False, num_programs=None)
+    found.append(_backend("Triton, exact sizes", exact, "on GPUs, without `max_sources`"))
     wants_cuda = shuffle.cuda is not None and shuffle.cuda.required
     note = "the spec says `backend cuda`" if wants_cuda else "anywhere, on GPUs or CPUs"
-    return [*found, Backend("Triton", not wants_cuda, note)]
+    return [*found, Backend("Triton, general engine", not wants_cuda, note)]
 
 
 def _backend(name: str, chosen: object, how: str) -> Backend:

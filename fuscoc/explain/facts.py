@@ -23,6 +23,7 @@ from fuscoc.explain.formula import (
     total,
 )
 from fuscoc.lang.dtypes import ITEM_BYTES
+from fuscoc.lang.padding import DEFAULT_PADDING
 from fuscoc_runtime.manifest.declared import FieldSpec
 from fuscoc_runtime.manifest.program import FieldRuns
 from fuscoc_runtime.manifest.schema import ShuffleSpec
@@ -163,15 +164,19 @@ def target_slots(shuffle: ShuffleSpec, segments: Formula) -> Formula:
         return of_scalar(target.length)
     if target.capacity is not None:
         return target.capacity
-    points = product(RANKS, segments, num_destinations(shuffle))
     keys: Formula = target.num_keys  # of this rank, at most
     if target.placement.kind == "block":
         keys = arithmetic("/", keys, RANKS)
     elif target.placement.kind == "cyclic":
         groups = arithmetic("+", RANKS, target.num_keys // target.group - 1)
         keys = product(arithmetic("/", groups, RANKS), target.group)
+    arriving, copies = product(RANKS, segments), num_destinations(shuffle)
+    points = product(arriving, least(copies, keys) if target.distinct else copies)
     padded = keys if pads_empty(target) else least(keys, points)
-    return arithmetic("+", points, product(padded, target.most_padding))
+    most = arithmetic("+", points, product(padded, target.most_padding))
+    if not target.distinct or target.padding != DEFAULT_PADDING:
+        return most
+    return least(most, product(keys, target.align, arithmetic("cdiv", arriving, target.align)))
 
 
 def copies(shuffle: ShuffleSpec) -> tuple[FieldCopy, ...]:

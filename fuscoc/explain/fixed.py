@@ -27,8 +27,10 @@ from fuscoc_runtime.engine.node.slabs import (
     HEADER_BYTES,
     MAX_GROUP,
     POINT_BYTES,
+    STEP,
     most_keys,
     num_columns,
+    room_for_places,
 )
 from fuscoc_runtime.engine.node.state import ALIGNMENT, MAX_RANKS, Limits
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
@@ -111,7 +113,12 @@ def _window(
         )
     if "combine" in node.kernels and ranks > 1:
         use = f"sums of another rank for every segment, {node.partial_bytes:,} bytes"
-        yield Part("staging", use, product(ranks - 1, taken_on, node.partial_bytes))
+        staged: Formula = segments
+        if nodes > 1:
+            places = _places(node, segments)
+            others = product(nodes - 1, _staged_places(places, ranks, nodes, node.partial_bytes))
+            staged = arithmetic("+", places, others)
+        yield Part("staging", use, product(ranks - 1, node.partial_bytes, staged))
     points = product(sources, program.fanout, node.point_bytes)
     yield Part("points", "slots and weights of every point, for every handle", points, ENTRIES)
     if program.is_compact:
@@ -123,13 +130,21 @@ def _window(
     yield Part("flags", "who has planned,", ranks * blocks * 4)
     yield Part("flags", "sent rows", product(sources, 4))
     yield Part("flags", "or sums, with the call,", product(sources, 8))
-    yield Part("flags", "begun and refused combines", ranks * 8, 2 * ENTRIES)
+    kinds = 2 if nodes == 1 else 3
+    yield Part("flags", "begun and refused combines", ranks * 8, kinds * ENTRIES)
 
 
 def _places(node: NodeSpec, segments: Formula) -> Formula:
     """Places of a slab for so many segments: no program plans those of two nodes."""
     step = math.lcm(node.tile_sources, MAX_GROUP)
     return product(step, arithmetic("cdiv", segments, step))
+
+
+def _staged_places(places: Formula, ranks: int, nodes: int, partial_bytes: int) -> Formula:
+    """`slabs.staged_places` as a formula."""
+    room = room_for_places(ranks, nodes, partial_bytes)
+    half = product(STEP, arithmetic("cdiv", places, 2 * STEP))
+    return least(places, arithmetic("max", half, room))
 
 
 def _rounded(num_bytes: Formula) -> Formula:

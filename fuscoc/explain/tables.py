@@ -92,6 +92,8 @@ def _summary(shuffle: ShuffleSpec, values: Mapping[str, int]) -> list[str]:
         )
         if target.compact:
             lines.append("It is compact: a rank holds a segment once, and its slots refer to it.")
+        if target.distinct:
+            lines.append("Its keys are distinct: one holds a segment once.")
     else:
         lines.append(f"`{target.layout}` has the slots that the spec computes.")
     if shuffle.into is not None:

@@ -117,8 +117,11 @@ def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str
 def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
     if "copy_warps" in tile:  # of pieces
         item = tile["item_lines"] * LINE_BYTES
+        plans = "a program that plans computes single numbers"
+        if "chained" in tile:
+            plans = f"a program that plans takes {tile['chained']} entries at once, which are alike"
         return {
-            "plan_warps": "a program that plans computes single numbers",
+            "plan_warps": plans,
             "copy_warps": f"at most {LINES_PER_LANE} lines of {LINE_BYTES} B in flight a lane",
             "item_lines": f"lines that a program takes from a counter, {item:,} B",
         }

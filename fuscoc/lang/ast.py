@@ -186,6 +186,11 @@ class Compact(Node):
 
 
 @dataclass(frozen=True)
+class Distinct(Node):
+    """``distinct``: a key holds a segment once."""
+
+
+@dataclass(frozen=True)
 class Align(Node):
     """``align 128``."""
 

@@ -214,6 +214,7 @@ class PackedTarget:
     A key takes whole blocks of ``align`` slots, as many as the rule ``padding`` says for its points
     (``fuscoc.lang.padding``). ``capacity`` is the most slots a rank may hold (``None``: exactly
     what arrives). A ``compact`` target holds every segment once, in a row that its slots refer to.
+    If keys are ``distinct``, no two points of a segment have one; -1 is none.
     ``placed`` is the key of the index that is placed, and -1 drops the point; where the layout is
     packed by further ones, ``group`` consecutive values of ``key``, a number in mixed radix, belong
     to one value of ``placed``.
@@ -230,6 +231,7 @@ class PackedTarget:
     compact: bool
     placement: Placement
     span: Span
+    distinct: bool = False
 
 
 @dataclass(frozen=True)
@@ -342,16 +344,20 @@ class CheckedShuffle:
     shares_plan: bool = False
 
     @property
+    def fan_out(self) -> tuple[DomainIndex, ...]:
+        """The indices by which a source segment goes to several places."""
+        return self.domain[self.num_source_dims :]
+
+    @property
     def fanout(self) -> int:
         """Destinations of a source segment; of each rank, if it goes to ``every_rank``."""
-        fan = [index.extent for index in self.domain[self.num_source_dims :]]
+        fan = [index.extent for index in self.fan_out]
         return prod(extent.value for extent in fan if isinstance(extent, Const))
 
     @property
     def every_rank(self) -> DomainIndex | None:
         """The index of all ranks, by which segments fan out."""
-        fan = self.domain[self.num_source_dims :]
-        return next((index for index in fan if index.extent == RANKS), None)
+        return next((index for index in self.fan_out if index.extent == RANKS), None)
 
     @property
     def is_static(self) -> bool:

@@ -23,6 +23,7 @@ from fuscoc.lang.checked import (
 from fuscoc.lang.context import check_indices
 from fuscoc.lang.declarations import extent_not_constant, is_ragged
 from fuscoc.lang.delivery import EMPTY, WRONG, Delivery, check_delivery
+from fuscoc.lang.distinct import check_distinct
 from fuscoc.lang.fields import match_fields
 from fuscoc.lang.fold import too_large
 from fuscoc.lang.packed_target import packed_target
@@ -77,6 +78,8 @@ def check_dispatch(
         may_be_empty = _may_have_empty_slots(dispatch, scope)
         wrong = [code for code in codes if not (may_be_empty and code == EMPTY)]
         check_delivery(places, dispatch, layout, scope, codes=wrong)
+    elif not check_distinct(target.checked, domain[len(source_indices) :], layout, scope):
+        return None
     origin = Source(
         layout=access.layout.ident.name,
         fields=matched.cells,

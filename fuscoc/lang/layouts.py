@@ -26,6 +26,7 @@ def check_layout(layout: ast.Layout, scope: Scope) -> None:
     packed = scope.single(layout.clauses, ast.Packed, "packed")
     dense = scope.single(layout.clauses, ast.Dense, "dense")
     compact = scope.single(layout.clauses, ast.Compact, "compact")
+    distinct_keys = scope.single(layout.clauses, ast.Distinct, "distinct")
     align = scope.single(layout.clauses, ast.Align, "align")
     capacity = scope.single(layout.clauses, ast.Capacity, "capacity")
     padding, alignment, limit = DEFAULT_PADDING, None, None
@@ -46,9 +47,10 @@ def check_layout(layout: ast.Layout, scope: Scope) -> None:
         extents = _packed_extents(layout, packed, scope)
     else:
         extents = _dense_extents(layout, dense, scope)
-        for clause in (compact, align, capacity):
+        said = {ast.Compact: "is compact", ast.Distinct: "has distinct keys"}
+        for clause in (compact, distinct_keys, align, capacity):
             if clause is not None:
-                what = "is compact" if clause is compact else "has an alignment or a capacity"
+                what = said.get(type(clause), "has an alignment or a capacity")
                 scope.sink.report(
                     "FSC032",
                     clause.span,
@@ -72,6 +74,7 @@ def check_layout(layout: ast.Layout, scope: Scope) -> None:
         padding=padding,
         capacity=limit,
         compact=compact.span if compact is not None else None,
+        distinct=distinct_keys.span if distinct_keys is not None else None,
     )
     scope.layouts.setdefault(layout.ident.name, info)
 

@@ -86,6 +86,7 @@ def packed_target(
         padding=layout.padding,
         capacity=layout.capacity,
         compact=layout.compact is not None,
+        distinct=layout.distinct is not None,
         placement=placement,
         span=access.span,
     )

@@ -73,6 +73,7 @@ class TreeBuilder:
     packed = _node(ast.Packed)
     dense = _node(ast.Dense)
     compact = _node(ast.Compact)
+    distinct = _node(ast.Distinct)
     align = _node(ast.Align)
     capacity = _rule(lambda span, limit=None: ast.Capacity(limit, span=span))
     view = _node(ast.View)

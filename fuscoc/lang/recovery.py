@@ -29,7 +29,7 @@ from fuscoc.source import Span
 # What a layout or a dispatch says beside its extents or its path; without it the rest means the
 # same segments in the same places.
 _MINOR = frozenset(
-    {"dedup", "balance", "schedule", "backend", "slice", "compact", "align", "capacity"}
+    {"dedup", "balance", "schedule", "backend", "slice", "compact", "distinct", "align", "capacity"}
 )
 _CLAUSES = _MINOR | {"on", "clip", "partial", "cast", "into", "packed", "dense", "order"}
 _NAMELESS = frozenset({"place", "dispatch", "combine"})

@@ -20,6 +20,7 @@ from fuscoc.lang.checked import (
     IndexRef,
     Inside,
     Load,
+    PackedTarget,
     Scalar,
     Source,
     Subscript,
@@ -54,8 +55,12 @@ def check_reply(
         ),
         span=reply.span,
     )
+    target = path.target
+    if isinstance(target, PackedTarget):  # a row of it goes where several of the dispatch's have
+        target = replace(target, distinct=False)
     back = replace(
         path,
+        target=target,
         num_source_dims=len(kept),
         segment=reply.segment.name,
         fields=fields,

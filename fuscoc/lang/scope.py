@@ -50,7 +50,8 @@ class LayoutInfo:
     align: int = 1
     padding: str = ""
     capacity: int | None = None
-    compact: Span | None = None  # where it says so
+    compact: Span | None = None  # where it says so,
+    distinct: Span | None = None  # likewise
 
 
 @dataclass(frozen=True)

@@ -115,6 +115,8 @@ def _layout(layout: LayoutInfo, scope: Scope) -> Iterable[str]:
         yield f"slots of a rank: {room}"
         if layout.compact is not None:
             yield "compact: a rank holds a segment once, and its slots refer to it"
+        if layout.distinct is not None:
+            yield "distinct: a key holds a segment once"
         placement = scope.placements.get(layout.dims[0])
         if placement is not None:
             owner = f"as `{placement.table}` says" if placement.table else f"by {placement.kind}"

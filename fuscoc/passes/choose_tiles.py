@@ -24,15 +24,17 @@ def run(module: Any) -> None:
         shuffle, pieces = node_shuffle(module), ops_of(node, NodePieces)
         with ir.InsertionPoint(node.body.blocks[0]), node.location:
             checks = shuffle.apart  # which entries that are alike do not
-            alike = alike_entries(node, shuffle) if "cuda" in printers and not checks else None
+            alike = None if checks else alike_entries(node, shuffle)
             if "cuda" in printers and (pieces or alike):
                 group = None if alike is None else entry_group(alike, shuffle)
-                CudaPieceTile.build(**asdict(choose_piece_sizes(shuffle, group)))
+                for target, chosen in choose_piece_sizes(shuffle, group):
+                    CudaPieceTile.build(arch=target.arch, **asdict(chosen))
             elif "cuda" in printers:
                 assert not shuffle.every_rank, "other kernels have a number of destinations"
                 for target in TARGETS:
                     CudaTile.build(arch=target.arch, **asdict(choose_sizes(shuffle, target)))
             if "triton" in printers and pieces:
-                TritonPieceTile.build(**asdict(choose_triton_piece_sizes(shuffle)))
+                sizes = choose_triton_piece_sizes(shuffle, are_alike=alike is not None)
+                TritonPieceTile.build(**asdict(sizes))
             elif "triton" in printers:
                 TritonTile.build(**asdict(choose_triton_sizes(shuffle)))

@@ -70,7 +70,7 @@ def draw_sizes(draw: st.DrawFn, shuffle: ShuffleSpec, topology: Topology) -> lis
         is_outer = Extent(name) in outer
         least = 0 if is_outer and Extent(name) not in divisors else 1
         drawn = digits(draw, num_ranks, most + 1 if is_outer else MAX_MULTIPLE)
-        if shuffle.declared.computes_slots:
+        if shuffle.declared.computes_slots or name in shuffle.declared.target.agreed:
             drawn[:] = drawn[0]
         step = _divisor(shuffle, num_ranks, lambda part, name=name: part == Extent(name))  # type: ignore[misc]
         for values, digit in zip(extents, drawn.tolist(), strict=True):

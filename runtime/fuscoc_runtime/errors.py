@@ -216,6 +216,23 @@ class PlacementMismatchError(FuscoRuntimeError):
 
 
 @dataclass(eq=False)
+class ExtentMismatchError(FuscoRuntimeError):
+    """Ranks that disagree about an extent by which all of them compute slots.
+
+    ``values`` are those of rank 0, and of ``rank``, the first that gives another one.
+    """
+
+    code: ClassVar[str] = "FSR032"
+    text: ClassVar[str] = (
+        "`{extent}` is {values[0]} on rank 0 and {values[1]} on rank {rank}: by it all ranks "
+        "compute slots of each other, so it must be the same on all"
+    )
+    extent: str
+    rank: int
+    values: tuple[int, int]
+
+
+@dataclass(eq=False)
 class DivisorError(FuscoRuntimeError):
     """A divisor that run-time extents make zero or negative."""
 
@@ -239,6 +256,12 @@ class KeyRangeError(FuscoRuntimeError):
     key: str
     count: int
     highest: int
+    is_distinct: bool = False
+
+    @property
+    def message(self) -> str:
+        differs = ", and points of a segment must have different ones" if self.is_distinct else ""
+        return super().message + differs
 
 
 @dataclass(eq=False)

@@ -20,7 +20,7 @@ def fewest(points, align):  # type: ignore[no-untyped-def]
 
 PADDINGS: dict[str, Callable[[Any, Any], Any]] = {"fewest": fewest}
 """Words -> (points of a key, slots of a block) -> blocks. One that takes fewer than the points fill
-would give slots twice."""
+would give slots twice; none takes fewer for more points."""
 
 
 class Padded(Protocol):
@@ -53,7 +53,10 @@ def pads_empty(target: Padded) -> bool:
     return bool(blocks(target, 0) > 0)
 
 
-def most_slots(target: Padded, points: int, keys: int) -> int:
-    """The slots that so many points of so many keys take at most."""
+def most_slots(target: Padded, points: int, keys: int, of_key: int | None = None) -> int:
+    """The slots that so many points of so many keys take at most, ``of_key`` of them of one."""
     padded = keys if pads_empty(target) else min(keys, points)
-    return points + padded * target.most_padding
+    most = points + padded * target.most_padding
+    if of_key is None:
+        return most
+    return min(most, keys * int(blocks(target, of_key)) * target.align)

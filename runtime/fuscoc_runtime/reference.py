@@ -122,6 +122,13 @@ def on_their_ranks(ranks: Sequence[RankData]) -> list[RankData]:
     ]
 
 
+def scope_of(data: RankData) -> Scope:
+    """Its extents and integers. These are arrays of numpy, since reading an element takes a third
+    of a tensor's time; they share the memory of tensors on the CPU."""
+    integers = {name: each for name, each in data.inputs.items() if not each.is_floating_point()}
+    return Scope(data.extents, {name: each.cpu().numpy() for name, each in integers.items()})
+
+
 def dispatch(
     shuffle: ShuffleSpec, ranks: Sequence[RankData], only: int | None = None
 ) -> list[RankRows]:
@@ -133,15 +140,13 @@ def dispatch(
     received = [_empty_rows(shuffle, layout) for layout in layouts]
     if shuffle.program.is_compact:
         received = [_compact(deliveries, rank, rows) for rank, rows in enumerate(received)]
+    sources = [_cells(data.source, shuffle.declared.source.fields) for data in ranks]
     for delivery in deliveries:
         origin, rows = delivery.origin, received[delivery.rank]
         if only not in (None, origin.rank, delivery.rank):
             continue
         segment = origin.cells
-        leaving = {
-            field.name: _cells(ranks[origin.rank].source[field.name].cpu(), field)[segment]
-            for field in shuffle.declared.source.fields
-        }
+        leaving = {name: cells[segment] for name, cells in sources[origin.rank].items()}
         for name, values in cast_fields(
             shuffle.declared.casts, leaving, shuffle.declared.fields
         ).items():
@@ -163,7 +168,7 @@ def put(
     assert into is not None
     assert into.declared.target.kind == "dense"
     data = on_their_ranks(ranks)[rank]
-    scope = Scope(data.extents, {name: tensor.cpu() for name, tensor in data.inputs.items()})
+    scope = scope_of(data)
     memory = {name: tensor.cpu().clone() for name, tensor in data.memory.items()}
     arrived, drops = rows[rank], into.declared.drops
     sums: dict[tuple[str, int], Tensor] = {}
@@ -205,18 +210,24 @@ def combine(
     spec = shuffle.declared.combine
     if spec is None:
         raise ValueError(f"{shuffle.name} has no combine")
-    is_sum = spec.kind == "sum"
+    is_sum, fields = spec.kind == "sum", shuffle.declared.source.fields
     results = [_empty_result(data, is_sum) for data in ranks]
+    cells_of = [_cells(result.fields, fields) for result in results]
+    magnitudes = [_cells(result.magnitude, fields if is_sum else ()) for result in results]
+    held = [{field.name: each[field.name].cpu() for field in fields} for each in rows]
+    weights = None
+    if spec.weight is not None:
+        weights = [data.inputs[spec.weight.input].flatten().tolist() for data in ranks]
     begun: set[tuple[int, int]] = set()
     for delivery in route(shuffle, ranks)[0]:
         origin = delivery.origin
         if only not in (None, origin.rank):
             continue
-        data, result, segment = ranks[origin.rank], results[origin.rank], origin.cells
-        for field in shuffle.declared.source.fields:
-            row = rows[delivery.rank][field.name][delivery.slot].cpu()
+        segment = origin.cells
+        for field in fields:
+            row = held[delivery.rank][field.name][delivery.slot]
             row = row.reshape(len(segment), *field.shape)
-            cells = _cells(result.fields[field.name], field)
+            cells = cells_of[origin.rank][field.name]
             if spec.kind == "copy":
                 cells[segment] = row
                 continue
@@ -225,10 +236,10 @@ def combine(
                 cells[segment] = row if first else MERGES[spec.kind](cells[segment], row)
                 continue
             term = row.double()
-            if spec.weight is not None:
-                term = term * float(data.inputs[spec.weight.input].flatten()[origin.point])
+            if weights is not None:
+                term = term * weights[origin.rank][origin.point]
             cells[segment] += term
-            _cells(result.magnitude[field.name], field)[segment] += term.abs()
+            magnitudes[origin.rank][field.name][segment] += term.abs()
         begun.add((origin.rank, origin.source))
     return results
 
@@ -281,10 +292,7 @@ def route(
 
     In a packed target, the slots of a key follow this order.
     """
-    scopes = [
-        Scope(data.extents, {name: tensor.cpu() for name, tensor in data.inputs.items()})
-        for data in on_their_ranks(ranks)
-    ]
+    scopes = [scope_of(data) for data in on_their_ranks(ranks)]
     target = shuffle.declared.target
     if target.kind == "dense":
         layouts = [SlotLayout(evaluate(target.length, scope)) for scope in scopes]
@@ -335,33 +343,37 @@ def _domain(
         yield from _domain(domain[1:], scope, {**at, domain[0].name: value})
 
 
-def _cell_ids(shuffle: ShuffleSpec, scope: Scope) -> list[Tensor]:
-    """The indices of the source layout's cells, one array [*dims[1:]] for every outer entry."""
+def _cell_ids(shuffle: ShuffleSpec, scope: Scope) -> Tensor | list[Tensor]:
+    """The indices of the source layout's cells, [*dims]; where the sizes of its outer entries
+    differ, one array [*dims[1:]] for each of them."""
     outer, *inner = shuffle.declared.source.dims
-    entries, begin = [], 0
+    shapes = []
     for entry in range(evaluate(outer, scope)):
         here = scope.at({shuffle.declared.domain[0].name: entry})
-        shape = [evaluate(dim, here) for dim in inner]
-        size = math.prod(shape)
-        entries.append(torch.arange(begin, begin + size).view(shape))
-        begin += size
-    return entries
+        shapes.append([evaluate(dim, here) for dim in inner])
+    sizes = [math.prod(shape) for shape in shapes]
+    ids = torch.arange(sum(sizes))
+    if shapes and all(shape == shapes[0] for shape in shapes):
+        return ids.view(len(shapes), *shapes[0])
+    return [each.view(shape) for each, shape in zip(torch.split(ids, sizes), shapes, strict=True)]
 
 
-def _segment_cells(shuffle: ShuffleSpec, entries: list[Tensor], scope: Scope) -> Tensor:
+def _segment_cells(shuffle: ShuffleSpec, entries: Tensor | list[Tensor], scope: Scope) -> Tensor:
     """The indices of a segment's cells, flat."""
     at: list[int | slice] = []
     for subscript in shuffle.declared.source.subscripts:
         start = evaluate(subscript.start, scope)
         at.append(start if subscript.length is None else slice(start, start + subscript.length))
     outer, *inner = at
-    order = shuffle.declared.source.order
-    chosen = entries[outer] if isinstance(outer, slice) else [entries[outer]]
-    if not order:
-        return torch.cat([entry[tuple(inner)].flatten() for entry in chosen])
-    block = torch.stack([entry[tuple(inner)] for entry in chosen])
-    dims = [sorted(order).index(position) for position in order]
-    return (block if isinstance(outer, slice) else block[0]).permute(dims).flatten()
+    if isinstance(entries, Tensor):
+        block = entries[tuple(at)]
+    elif isinstance(outer, slice):
+        block = torch.stack([entry[tuple(inner)] for entry in entries[outer]])
+    else:
+        block = entries[outer][tuple(inner)]
+    if order := shuffle.declared.source.order:
+        block = block.permute([sorted(order).index(position) for position in order])
+    return block.flatten()
 
 
 def _owner(target: PackedTarget, key: int, num_ranks: int, scope: Scope) -> int:
@@ -425,6 +437,11 @@ def _empty_result(data: RankData, is_sum: bool) -> RankResult:
     return RankResult(fields, magnitude if is_sum else {})
 
 
-def _cells(tensor: Tensor, field: FieldSpec) -> Tensor:
-    """A source tensor as a view of its cells: [num_cells, *cell shape]."""
-    return tensor.view(math.prod(tensor.shape[: tensor.dim() - len(field.shape)]), *field.shape)
+def _cells(layout: Mapping[str, Tensor], fields: Sequence[FieldSpec]) -> dict[str, Tensor]:
+    """Tensors of a source layout on the host, as views of their cells: [num_cells, *cell shape]."""
+    views = {}
+    for field in fields:
+        tensor = layout[field.name].cpu()
+        num_cells = math.prod(tensor.shape[: tensor.dim() - len(field.shape)])
+        views[field.name] = tensor.view(num_cells, *field.shape)
+    return views

@@ -21,12 +21,24 @@ class Index:
 
     name: str
 
+    def value_in(self, scope: Scope) -> int:
+        return scope.indices[self.name]
+
+    def exists_in(self, scope: Scope) -> bool:
+        return True
+
 
 @dataclass(frozen=True)
 class Extent:
     """A run-time extent of the executing rank, or ``rank`` or ``ranks``."""
 
     name: str
+
+    def value_in(self, scope: Scope) -> int:
+        return scope.extents[self.name]
+
+    def exists_in(self, scope: Scope) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,12 @@ class Load:
 
     input: str
     at: tuple[Scalar, ...]
+
+    def value_in(self, scope: Scope) -> int:
+        return int(scope.inputs[self.input][tuple([evaluate(each, scope) for each in self.at])])
+
+    def exists_in(self, scope: Scope) -> bool:
+        return all(_exists(each, scope) for each in self.at)
 
 
 @dataclass(frozen=True)
@@ -48,6 +66,12 @@ class BinaryOp:
     lhs: Scalar
     rhs: Scalar
 
+    def value_in(self, scope: Scope) -> int:
+        return OPERATORS[self.op](evaluate(self.lhs, scope), evaluate(self.rhs, scope))
+
+    def exists_in(self, scope: Scope) -> bool:
+        return _exists(self.lhs, scope) and _exists(self.rhs, scope)
+
 
 @dataclass(frozen=True)
 class Inside:
@@ -58,6 +82,14 @@ class Inside:
 
     value: Scalar
     limit: Scalar
+
+    def value_in(self, scope: Scope) -> int:
+        return evaluate(self.value, scope)
+
+    def exists_in(self, scope: Scope) -> bool:
+        if not (_exists(self.value, scope) and _exists(self.limit, scope)):
+            return False
+        return 0 <= evaluate(self.value, scope) < evaluate(self.limit, scope)
 
 
 Scalar: TypeAlias = int | Index | Extent | Load | BinaryOp | Inside
@@ -119,19 +151,7 @@ def parse(value: Any) -> Scalar:
 
 def evaluate(scalar: Scalar, scope: Scope) -> int:
     """The value of ``scalar``; a missing name is a ``KeyError``, a bad index an ``IndexError``."""
-    match scalar:
-        case int():
-            return scalar
-        case Index(name):
-            return scope.indices[name]
-        case Extent(name):
-            return scope.extents[name]
-        case Load(name, at):
-            return int(scope.inputs[name][tuple(evaluate(position, scope) for position in at)])
-        case BinaryOp(op, lhs, rhs):
-            return OPERATORS[op](evaluate(lhs, scope), evaluate(rhs, scope))
-        case Inside(value):
-            return evaluate(value, scope)
+    return scalar if isinstance(scalar, int) else scalar.value_in(scope)
 
 
 def is_dropped(by: Iterable[Scalar], scope: Scope) -> bool:
@@ -141,11 +161,7 @@ def is_dropped(by: Iterable[Scalar], scope: Scope) -> bool:
 
 def _exists(scalar: Scalar, scope: Scope) -> bool:
     """Whether all places exist that ``scalar`` is looked up by, inner ones first."""
-    places = [part for part in subexpressions(scalar) if isinstance(part, Inside)]
-    return all(
-        0 <= evaluate(place.value, scope) < evaluate(place.limit, scope)
-        for place in reversed(places)
-    )
+    return isinstance(scalar, int) or scalar.exists_in(scope)
 
 
 def subexpressions(scalar: Scalar) -> Iterator[Scalar]:

@@ -30,6 +30,10 @@ def checked(text: str) -> CheckedShuffle:
     return check(SourceFile("casts.fsc", text))[0]
 
 
+def by_cuda(text: str) -> str:
+    return text.replace("cast(", "backend cuda cast(")
+
+
 def test_triton_kernels_cast_in_registers(tmp_path: Path) -> None:
     spec = specs.moe_fp8()
     module = compile_to_ir(spec).module
@@ -60,6 +64,9 @@ CUDA_SPECS = {
         )
     ),
     "several fields": checked(SPECS["several fields"]),
+    "bytes": checked(by_cuda(SPECS["bytes"])),
+    "computed": checked(by_cuda(SPECS["computed"])),
+    "planes": checked(by_cuda(specs.example("vit_patches_normalised.fsc").text)),
 }
 
 

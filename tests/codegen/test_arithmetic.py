@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from fuscoc import testing
+from fuscoc.capabilities import CUDA, find_fault
 from fuscoc.codegen.cuda_relation import print_relation
 from fuscoc.codegen.node_shuffle import node_shuffle
 from fuscoc.lang.check import check
@@ -180,10 +181,13 @@ def test_tensors_and_reference() -> None:
 
 def test_cuda(tmp_path: Path) -> None:
     compiler = cxx()
+    # Extents that keys have times `rank` are compared by ranks: not by these kernels.
     found = [
         (compile_to_ir(each, after="fuse-node").module, key, wanted)
-        for each, key, wanted in cases(100, 3)
+        for each, key, wanted in cases(160, 3)
+        if find_fault(each, CUDA) is None
     ]
+    assert len(found) > 80
     shuffles = [node_shuffle(module) for module, *_ in found]
     header = (INCLUDE / "base.cuh").read_text(encoding="utf-8")
     divisions = re.findall(r"^.*constexpr i64 floor_.*$", header, re.MULTILINE)

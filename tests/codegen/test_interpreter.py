@@ -125,7 +125,7 @@ def test_the_same_is_an_answer() -> None:
 
 def test_nothing_stays() -> None:
     def now() -> list[Any]:
-        return [getattr(place, name, None) for place, name, _ in _changes()]
+        return [getattr(place, name, None) for place, names in _changes() for name in names]
 
     before = now()
     with launching(interpreted=True):

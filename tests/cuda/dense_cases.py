@@ -227,6 +227,32 @@ PACKED_CASTS = """shuffle packed_casts {
   dispatch table[t] -> by_key[r(t, k), *] cast(a by as, b, c, d, e by es, f by fs)
 }
 """
+# Fields of which something is computed: with whole groups and others, two that could lie in place,
+# one of them of one type, and 8-bit floats at either end.
+PACKED_COMPUTED = """shuffle packed_computed {
+  index t : tokens
+  index k : 2
+  index x : 6
+  segment given {
+    a : u8[25, 3], b : i16[7], c : f32[64], d : bf16[9, 5], e : f8e5m2[33], f : i8[4], g : f32[8]
+  }
+  segment wanted {
+    a : bf16[25, 3], b : f32[7], c : f16[64], d : f8e4m3[9, 5], e : f32[33], f : f16[4], g : f32[8]
+  }
+  layout table[t] of given
+  layout by_key[x, s] of wanted packed(s)
+  place x on rank by cyclic
+  route r(t, k) -> x = input keys : int64
+  dispatch table[t] -> by_key[r(t, k), *] backend cuda
+    cast((a / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225], b / 7, c * 2 + 1,
+      d * [1, 2, 3, 4, 5], 1.5 - e, f + [1, 2, 3, 4], g / 3)
+}
+"""
+NORMALISED = (
+    (EXAMPLES / "vit_patches_normalised.fsc")
+    .read_text(encoding="utf-8")
+    .replace("cast(", "backend cuda cast(")
+)
 # Several fields that come back, of several types.
 PACKED_FIELDS = """shuffle packed_fields {
   index t : tokens
@@ -274,12 +300,15 @@ CASES = {
     ),
     "fft_transpose": DenseCase("fft_transpose", constants={"nx": 20, "ny": 24, "nz": 16}),
     "redistribute": DenseCase("redistribute", constants={"rows": 240, "columns": 36}),
+    # Runs that bulk copies carry, of which a buffer has whole ones and the end of another.
+    "redistribute_long_rows": DenseCase("redistribute", constants={"rows": 60, "columns": 736}),
     # Rows of no whole lines, in several items: a range has one row back, or many.
     "redistribute_odd_rows": DenseCase("redistribute", constants={"rows": 6000, "columns": 3}),
     "fft_odd_lines": DenseCase("fft_transpose", constants={"nx": 3, "ny": 48, "nz": 96}),
     "vit_patches": DenseCase("vit_patches", 9, {"p": 4}),
     "vit_odd_patches": DenseCase("vit_patches", 7, {"p": 3, "c": 1}),
     "vit_patches_nchw": DenseCase("vit_patches_nchw", 9, {"p": 4}),
+    "vit_patches_normalised": DenseCase(NORMALISED, 9, {"p": 4}),
     "vit_unpack": DenseCase("vit_unpack", 9, {"p": 4, "rows": 3, "columns": 2}),
     "vit_unpack_wide": DenseCase("vit_unpack", 90, {"p": 2, "c": 8, "rows": 2, "columns": 9}),
     "entries": DenseCase(ENTRIES, 40),
@@ -299,6 +328,9 @@ CASES = {
     "uneven": DenseCase(UNEVEN),
     "reshard": DenseCase("reshard", constants={"rows": 37, "columns": 22, "high": 4, "wide": 3}),
     "all_gather": DenseCase("all_gather", constants={"total": 50, "width": 40}),
+    # Rows of whole words of a warp, several under way or a part of one.
+    "all_gather_wide": DenseCase("all_gather", constants={"total": 10, "width": 512}),
+    "halo_wide": DenseCase("halo", constants={"rows": 11, "reach": 2, "width": 1024}),
     "halo": DenseCase("halo", constants={"rows": 37, "reach": 3, "width": 12}),
     "halo_long": DenseCase("halo", constants={"rows": 90, "reach": 40, "width": 700}),
     "packed_tiles": DenseCase(PACKED_TILES, 30),
@@ -306,6 +338,7 @@ CASES = {
     "packed_turned": DenseCase(PACKED_TURNED, 40),
     "packed_doubles": DenseCase(PACKED_DOUBLES, 40),
     "packed_casts": DenseCase(PACKED_CASTS, 40),
+    "packed_computed": DenseCase(PACKED_COMPUTED, 40),
     "packed_fields": DenseCase(PACKED_FIELDS, 12),
     "spread": DenseCase(specs.SPREAD),
     "spread_rows": DenseCase(SPREAD_ROWS),

@@ -23,6 +23,7 @@ inline void __syncwarp() {}
 inline bool __shfl_sync(unsigned, bool of, int) { return of; }
 inline unsigned __ballot_sync(unsigned, bool of) { return of; }
 inline void __threadfence() {}
+inline void __threadfence_block() {}
 inline void __nanosleep(unsigned) {}
 inline int __clz(int of) { return __builtin_clz(of); }
 struct uint2 { unsigned x, y; };

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.call import Call
 from fuscoc_runtime.manifest.artifact import load_artifact
 from fuscoc_runtime.manifest.schema import ShuffleSpec
-from fuscoc_runtime.reference import RankData
+from fuscoc_runtime.reference import RankData, scope_of
 from fuscoc_runtime.scalar import Scope, builtin_extents, evaluate
 from fuscoc_runtime.topology import Topology
 from tests.cuda.dense_cases import CASES, GIVEN
@@ -97,7 +98,8 @@ def check_pieces(
 
 def domain_points_of(shuffle: ShuffleSpec, data: RankData, rank: int) -> list[Scope]:
     extents = {**data.extents, **builtin_extents(rank, NUM_RANKS)}
-    return list(domain_points(shuffle.declared.domain, Scope(extents, data.inputs)))
+    here = scope_of(replace(data, extents=extents))
+    return list(domain_points(shuffle.declared.domain, here))
 
 
 def call_of(

@@ -28,16 +28,20 @@ Compiled = Callable[..., Path]
         pytest.param("ulysses_in_parts", 1, 90, marks=pytest.mark.nightly),
         ("fft_transpose", 4, 90),
         pytest.param("redistribute", 3, 90, marks=pytest.mark.nightly),
+        ("redistribute_long_rows", 3, 90),
         pytest.param("redistribute_odd_rows", 2, 90, marks=pytest.mark.nightly),
         pytest.param("fft_odd_lines", 2, 90, marks=pytest.mark.nightly),
         ("vit_patches", 3, 90),
         ("vit_odd_patches", 2, 80),
         ("vit_patches_nchw", 2, 90),
+        ("vit_patches_normalised", 3, 90),
         ("vit_unpack", 2, 80),
         pytest.param("vit_unpack_wide", 2, 90, marks=pytest.mark.nightly),
         ("entries", 3, 90),
         ("all_gather", 3, 90),
         ("halo", 3, 80),
+        ("all_gather_wide", 2, 90),
+        ("halo_wide", 3, 90),
         pytest.param("halo_long", 2, 90, marks=pytest.mark.nightly),
         ("kv_pages", 2, 90),
         ("kv_long_pages", 2, 90),
@@ -58,6 +62,7 @@ Compiled = Callable[..., Path]
         ("packed_turned", 2, 90),
         ("packed_doubles", 2, 80),
         ("packed_casts", 2, 90),
+        ("packed_computed", 2, 80),
         ("packed_fields", 2, 90),
     ],
 )
@@ -92,6 +97,23 @@ def test_extents_change(case: str, dense: Compiled) -> None:
         wrong += run.refusal()
         after = [each for batch in batches[:4] for each in run.call(batch)]
         return wrong + [each for each in after if "Trouble" not in each]  # that of the refusal
+
+    with emulated_ranks(2) as world:
+        assert world.run(calls) == []
+
+
+@pytest.mark.parametrize("case", ["halo", "all_gather"])
+def test_words_are_kept(case: str, dense: Compiled) -> None:
+    """From call to call of either handle, but for those behind one that a rank refuses."""
+    folder = dense(case)
+
+    def calls() -> list[str]:
+        run = dense_run.Run(folder, case, HOST, range(2))
+        first, other = run.batches
+        before = [each for batch in (first, other, other, first) for each in run.call(batch)]
+        before += run.refusal()
+        after = [each for batch in (other, first, first, other) for each in run.call(batch)]
+        return before + [each for each in after if "Trouble" not in each]  # that of the refusal
 
     with emulated_ranks(2) as world:
         assert world.run(calls) == []

@@ -169,11 +169,15 @@ ROWS: dict[str, dict[str, str]] = {
         "from 8 bits": cast_spec(CASTS["both 8 bits"]),
         "from 8 bits with scales": cast_spec(CASTS["applied"]),
         "of rows of 160 KiB": objected("casts_long_rows"),
-        "that compute": objected("normalises"),
+        "that compute": objected("computes_slowly"),
+        "that compute, `backend cuda`": cast_spec(CASTS["bytes"]).replace(
+            "backend auto", "backend cuda"
+        ),
     },
     "The relation": {
         "9 inputs": objected("has_many_inputs"),
         "9 run-time extents": objected("has_many_extents"),
+        "slots by an extent that ranks must agree about": objected("compares_extents"),
     },
 }
 

@@ -18,6 +18,7 @@ LEFT_OUT = {
     "places_segments": "a way back from packed slots to places that inputs name",
     "replies_from_given_slots": "`reply` to a dense target",
     "answers": "`reply` whose own rows are left out",
+    "compares_extents": "slots by an extent that all ranks must give alike",
 }
 """What the list of the decisions calls each entry of the table of Triton's kernels."""
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -28,6 +29,7 @@ from fuscoc_runtime.engine.node.state import (
     parse_wait,
 )
 from fuscoc_runtime.engine.node.watch import find_errors
+from fuscoc_runtime.engine.sizes import worst_capacity
 from fuscoc_runtime.errors import (
     ExcessError,
     KeyRangeError,
@@ -45,7 +47,6 @@ from fuscoc_runtime.face.choice import (
     choose_triton,
     missing_dtype,
 )
-from fuscoc_runtime.face.limits import worst_capacity
 from fuscoc_runtime.manifest.decode import decode
 from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import Manifest, ShuffleSpec
@@ -53,7 +54,7 @@ from fuscoc_runtime.topology import Topology
 from tests.artifact.test_manifest import compiled
 from tests.engine.specs import artifact
 from tests.engine.test_replies import QUERIES
-from tests.specs import moe, moe_fp8, redistribute, repeating, vit_patches
+from tests.specs import POLICY, moe, moe_fp8, redistribute, repeating, vit_patches
 
 HOPPER, AMPERE, ADA = (
     Gpu((9, 0), 227 * 1024),
@@ -68,6 +69,9 @@ TEXTS: dict[str, Callable[[], CheckedShuffle]] = {
     "fp8": moe_fp8,
     "repeating": repeating,
     "table": partial(moe, placement="table"),
+    "balanced": partial(moe, policy=replace(POLICY, balance="auto")),
+    "staged": partial(moe, policy=replace(POLICY, schedule="fast")),
+    "bounded": partial(moe, capacity=4096),
     "static": redistribute,
     "ragged": vit_patches,
 }
@@ -162,7 +166,10 @@ def test_reasons_for_no_fixed_capacity_between_nodes(
         ({"gpu": None}, "take longer"),
         ({"traces": True}, "traced"),
         ({"num_programs": 8}, "num_programs"),
-        ({"topology": Topology(2, 4)}, "2 nodes"),
+        ({"topology": Topology(2, 4), "shuffle": "balanced"}, "all ranks' traffic"),
+        ({"topology": Topology(2, 4), "shuffle": "staged"}, "all ranks' traffic"),
+        ({"topology": Topology(2, 4), "shuffle": "bounded"}, "capacity"),
+        ({"topology": Topology(2, 9)}, "9 ranks"),
         ({"shuffle": "repeating"}, "dedup"),
         ({"shuffle": "table"}, "tables"),
         ({"shuffle": "static"}, "made once"),
@@ -171,7 +178,9 @@ def test_reasons_for_no_fixed_capacity_between_nodes(
 )
 def test_reasons_for_the_general_engine(changed: dict[str, Any], reason: str) -> None:
     given = {"topology": NODE, "gpu": HOPPER, "traces": False, "num_programs": None}
-    assert choose_exact(spec("moe"), **given) == spec("moe").node
+    for topology in (NODE, Topology(2, 4), Topology(128, 8)):
+        chosen = choose_exact(spec("moe"), **{**given, "topology": topology})
+        assert chosen == spec("moe").node
     given |= changed
     chosen = choose_exact(spec(given.pop("shuffle", "moe")), **given)
     assert isinstance(chosen, str)

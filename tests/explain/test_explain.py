@@ -364,8 +364,8 @@ def test_memory_of_a_fixed_capacity(explain) -> None:
     given = EXAMPLES / "moe.fsc", "--topology", "8x8"
     code, out, _ = explain(*given, "-E", "tokens=128")
     assert code == 0
-    assert "1,051,789,312 (1.1 GB)" in out
-    assert "12,845,056 × cdiv(max_sources, 16)" in explain(*given)[1]
+    assert "1,006,835,712 (1.0 GB)" in out
+    assert "4 × 65,536 × cdiv(max_sources," in explain(*given)[1]
     assert "Memory of a rank" not in explain(EXAMPLES / "vit_patches.fsc", "--topology", "8x8")[1]
 
 

@@ -125,6 +125,17 @@ TURNED = """
       combine reverse
     }"""
 
+CHAINED = """
+    shuffle chained {
+      index t : tokens   index i : 2   index s : length
+      segment item { x : f32[4] }
+      layout rows[t, i] of item
+      layout slots[s] of item
+      route to(t) -> (rank, slot) = input destination : int64[2]
+      dispatch rows[t, i] -> slots[to(t).slot + i] on to(t).rank
+      combine reverse
+    }"""
+
 NORMALISED = """
     shuffle normalised {
       index t : tokens   index s : length
@@ -152,6 +163,7 @@ BATCHED = """
 
 EVERYWHERE = """
     shuffle everywhere {
+      const tokens = 6
       index t : tokens   index p : ranks
       segment item { x : f32[8] }
       layout rows[t] of item
@@ -205,6 +217,7 @@ EXAMPLES = (
     Example("reply", BAGS, ("2x2",), of_reply=True),
     Example("pairs", PAIRS, ("2x2",)),
     Example("turned", TURNED, ("2x1",)),
+    Example("chained", CHAINED, ("2x1",)),
     Example("normalised", NORMALISED, ("2x1",)),
     Example("compact", specs.routed("f32").replace("packed(s)", "packed(s) compact"), ("2x2",)),
     Example(

@@ -161,6 +161,39 @@ def test_rows_are_added_in_the_order_of_their_slots(tmp_path: Path) -> None:
             assert torch.equal(of_rows, expected)
 
 
+def test_calls_that_repeat_earlier_ones(tmp_path: Path) -> None:
+    """Of one form, which are not checked anew: other rows, tables, memory and empty slots; and
+    what forms do not tell."""
+    text = ROWS.replace("into entry[at(s)]", "into entry[at(s)] reduce sum")
+    whole, wanted = torch.zeros(12, 2, 3), torch.zeros(12, 2, 3)
+    artifact = fuscoc.compile(text, tmp_path / "rows")
+    with Shuffle(artifact, max_sources=2, capacity=3) as adding:
+        for slots, places, first in (
+            ([0, 2], [3, 0, 3], 0),
+            ([0, 2], [3, 0, 3], 0),
+            ([2, 1], [4, 1, 4], 6),
+            ([1, -1], [0, 0, 0], 6),
+        ):
+            x, memory = torch.rand(2, 2, 3), whole[first : first + 6]
+            for row, slot in zip(x, slots, strict=True):
+                if slot >= 0:
+                    wanted[first + places[slot]] += row
+            given = {"slot_idx": torch.tensor(slots), "place_idx": torch.tensor(places)}
+            version = whole._version
+            changed, _ = adding.dispatch(x, **given, memory=memory)
+            assert changed.data_ptr() == memory.data_ptr()
+            assert whole._version > version
+            assert torch.equal(whole, wanted)
+        with pytest.raises(InputError, match="shares memory with a source"):
+            adding.dispatch(whole[2:4], **given, memory=whole[:6])
+        outside = {**given, "place_idx": torch.tensor([6, 0, -1])}
+        adding.dispatch(x, **outside, memory=whole[:6])
+        wanted[0] += x[0]
+        assert torch.equal(whole, wanted)
+        with pytest.raises(PlaceRangeError, match="for 1 rows"):
+            adding.check()
+
+
 def test_memory_in_a_decorated_function(tmp_path: Path) -> None:
     artifact = fuscoc.compile(ROWS, tmp_path / "rows")
 

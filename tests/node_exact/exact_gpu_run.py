@@ -1,8 +1,9 @@
-"""Exact sizes by the Triton kernels of one node on real GPUs; run by torchrun.
+"""Exact sizes by the Triton kernels of one node, or of several, on real GPUs; run by torchrun.
 
 ``python -m torch.distributed.run --nproc-per-node N -m tests.node_exact.exact_gpu_run FOLDER``
 takes what ``models.compile_all`` has written there and exits non-zero, after naming every mismatch,
 when something is wrong. With ``--times`` it also prints what calls take, beside the general engine.
+``--topology 2x1`` makes two nodes of two ranks; NCCL has the wire that its environment says.
 
 Ranks may share a GPU. Then NCCL has to take them for hosts of their own, and symmetric memory to
 allow it, which this script sees to; kernels that wait for each other run side by side under MPS
@@ -47,7 +48,9 @@ from fuscoc_runtime.demo.verify import (  # noqa: E402
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine  # noqa: E402
 from fuscoc_runtime.engine.process import ProcessEngine  # noqa: E402
 from fuscoc_runtime.face import open as opening  # noqa: E402
-from fuscoc_runtime.face.choice import choose_triton  # noqa: E402
+from fuscoc_runtime.face.choice import exact_kernels  # noqa: E402
+from fuscoc_runtime.manifest.artifact import load_artifact  # noqa: E402
+from fuscoc_runtime.topology import Topology  # noqa: E402
 from tests.node_exact.rank_work import on_the_device  # noqa: E402
 from tests.node_triton.rank_work import batch, by_field, said_by  # noqa: E402
 
@@ -57,12 +60,18 @@ ITERATIONS, MOST, REPEATS = 300, 400, 21
 TIMED = {"moe": (4096, 128), "moe_compact": (4096, 128), "hash_buckets": (262144, 4096)}
 """Source segments of a rank."""
 DEVICE = torch.device("cuda", RANK % torch.cuda.device_count())
+parser = argparse.ArgumentParser()
+parser.add_argument("folder", type=Path)
+parser.add_argument("--topology", type=Topology.parse, default=Topology(1, NUM_RANKS))
+parser.add_argument("--times", action="store_true")
+OPTIONS = parser.parse_args()
+TOPOLOGY = OPTIONS.topology
 
 
 def open_exact(artifact: Path) -> Shuffle:
     """By the kernels of one node, also where the choice would be another."""
     with on_the_device():
-        shuffle = Shuffle(artifact, topology=f"1x{NUM_RANKS}", device=DEVICE, num_sms=num_sms())
+        shuffle = Shuffle(artifact, topology=TOPOLOGY, device=DEVICE, num_sms=num_sms())
     assert isinstance(shuffle.engine, ExactEngine)
     return shuffle
 
@@ -266,8 +275,10 @@ def stress(artifact: Path, wrong: list[str]) -> None:
         grads = shared.random() < 0.1
         x.requires_grad_(grads)
         weights.requires_grad_(grads)
-        rows, handle = shuffle.dispatch(x, idx=idx)
-        result = shuffle.combine(by_slots(rows, handle), handle, weights=weights)
+        early = {"weights": weights} if shared.random() < 0.5 else {}
+        late = {} if early else {"weights": weights}
+        rows, handle = shuffle.dispatch(x, idx=idx, **early)
+        result = shuffle.combine(by_slots(rows, handle), handle, **late)
         off += _off(result, summed(x, idx, weights))
         if grads:
             leaves = [x, weights]
@@ -326,10 +337,12 @@ def given(name: str, tokens: int) -> tuple[Any, dict[str, Any], dict[str, Any]]:
 def timed(folder: Path, wrong: list[str]) -> None:
     """Both engines on the same data, bit by bit, in turn: milliseconds, medians."""
     for name, sizes in TIMED.items():
+        if isinstance(exact_kernels(load_artifact(folder / name).shuffle(None), TOPOLOGY), str):
+            continue
         engines = {"exact": open_exact(folder / name)}
         sms = torch.cuda.get_device_properties(DEVICE).multi_processor_count
         options = {"num_programs": 2 * (num_sms() or sms)}  # of the general engine's alone
-        opened = Shuffle(folder / name, topology=f"1x{NUM_RANKS}", device=DEVICE, **options)
+        opened = Shuffle(folder / name, topology=TOPOLOGY, device=DEVICE, **options)
         assert isinstance(opened.engine, ProcessEngine)
         engines["general"] = opened
         for tokens in sizes:
@@ -386,21 +399,20 @@ def clocked(call: Callable[[], Any]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--times", action="store_true")
-    options = parser.parse_args()
     torch.cuda.set_device(DEVICE)
     dist.init_process_group("nccl")
     wrong: list[str] = []
-    small = options.folder / "small"
+    small = OPTIONS.folder / "small"
     chosen = opening.choose_exact
     for artifact in sorted(small.iterdir()):
+        reason = exact_kernels(load_artifact(artifact).shuffle(None), TOPOLOGY)
+        if TOPOLOGY.num_nodes > 1 and isinstance(reason, str):
+            continue
         Verified(artifact, wrong).run()
     assert opening.choose_exact is chosen
-    plain = Shuffle(small / "expanded", topology=f"1x{NUM_RANKS}", device=DEVICE)
+    plain = Shuffle(small / "expanded", topology=TOPOLOGY, device=DEVICE)
     if not isinstance(plain.engine, ExactEngine):
-        reason = choose_triton(plain.spec, plain.topology)
+        reason = exact_kernels(plain.spec, plain.topology)
         wrong.append(f"what is opened by default is the general engine: {reason}")
     plain.close()
     for name in ("expanded", "compacted"):
@@ -408,15 +420,16 @@ def main() -> int:
     waits(small / "expanded", wrong)
     mistakes(small / "expanded", wrong)
     captures(small / "expanded", wrong)
-    scarce(small / "expanded", wrong)
-    if options.times:
-        timed(options.folder / "large", wrong)
+    if TOPOLOGY.num_nodes == 1:
+        scarce(small / "expanded", wrong)
+    if OPTIONS.times:
+        timed(OPTIONS.folder / "large", wrong)
     everyone: list[list[str]] = [[] for _ in range(NUM_RANKS)]
     dist.all_gather_object(everyone, wrong)
     if RANK == 0:
         for rank, lines in enumerate(everyone):
             print("".join(f"WRONG on rank {rank}: {line}\n" for line in lines[:8]), end="")
-        print(f"{NUM_RANKS} ranks: {'FAILED' if any(everyone) else 'all hold'}", flush=True)
+        print(f"{TOPOLOGY}: {'FAILED' if any(everyone) else 'all hold'}", flush=True)
     dist.destroy_process_group()
     return int(any(everyone))
 

@@ -18,12 +18,12 @@ from fuscoc_runtime.comm import device_memory
 from fuscoc_runtime.comm.shared_memory import SharedAllocator
 from fuscoc_runtime.demo.rank import run_rank
 from fuscoc_runtime.engine.handle import Handle
-from fuscoc_runtime.engine.node import exact
+from fuscoc_runtime.engine.node import exact, exact_rails
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face import open as opening
-from fuscoc_runtime.face.choice import choose_triton
+from fuscoc_runtime.face.choice import exact_kernels
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.manifest.artifact import load_artifact
 from tests.node_triton.rank_work import batch, run, said_by
@@ -35,9 +35,9 @@ KEYS, TOPK, HIDDEN = 12, 3, 24
 
 @contextmanager
 def on_the_device() -> Iterator[None]:
-    """What is opened meanwhile plans in the kernels of one node, as on GPUs."""
+    """What is opened meanwhile plans in kernels, as on GPUs."""
     chosen = opening.choose_exact
-    opening.choose_exact = lambda shuffle, topology, *_: choose_triton(shuffle, topology)
+    opening.choose_exact = lambda shuffle, topology, *_: exact_kernels(shuffle, topology)
     try:
         yield
     finally:
@@ -51,12 +51,21 @@ def open_shuffle(group: Any, artifact: Any, **options: Any) -> Shuffle:
     return shuffle
 
 
+def _general(group: Any, artifact: Any, **options: Any) -> Shuffle:
+    return Shuffle(artifact, group=group, **options)
+
+
 def batches(
-    group: Any, artifact: str, sizes: Sequence[Sequence[int]], seed: int, first: int = 0
+    group: Any,
+    artifact: str,
+    sizes: Sequence[Sequence[int]],
+    seed: int,
+    first: int = 0,
+    **options: Any,
 ) -> None:
     """Dispatches and combines in a row, whose outermost extent is ``sizes[i][rank]``, some ranks
     late; as if there had been ``first`` dispatches before."""
-    shuffle = open_shuffle(group, artifact)
+    shuffle = open_shuffle(group, artifact, **options)
     if first:
         pretend(shuffle, first)
     for number, each in enumerate(sizes):
@@ -92,10 +101,10 @@ def summed(given: Mapping[str, Tensor]) -> Tensor:
     return given["x"] * (given["weights"] * (given["idx"] >= 0)).sum(1, keepdim=True)
 
 
-def handles_last(group: Any, artifact: str) -> None:
+def handles_last(group: Any, artifact: str, **options: Any) -> None:
     """Combines, with weights of dispatch or of their own, and dispatches along routings of
     different sizes, in any order; meanwhile windows grow, and what calls were given is changed."""
-    shuffle = open_shuffle(group, artifact)
+    shuffle = open_shuffle(group, artifact, **options)
     held: list[tuple[dict[str, Tensor], Tensor, Any]] = []
     for number, tokens in enumerate([2, 5, 1, 12]):
         given = data_of(shuffle.rank, tokens + shuffle.rank, number)
@@ -148,10 +157,13 @@ def close(found: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-def mistakes(group: Any, artifact: str, num_mistakes: int, forced: bool) -> list[str]:
+def mistakes(
+    group: Any, artifact: str, num_mistakes: int, forced: bool, **options: Any
+) -> list[str]:
     """Rank 1 makes so many mistakes, one after the other, in calls that plan; what is said, and
     whether calls in between are whole, and rows of one before are still there."""
-    shuffle = open_shuffle(group, artifact) if forced else Shuffle(artifact, group=group)
+    opened = open_shuffle if forced else _general
+    shuffle = opened(group, artifact, **options)
     said = []
 
     def key(value: int) -> Callable[[dict[str, Any]], None]:
@@ -233,21 +245,28 @@ def told(shuffle: Shuffle) -> str:
     return "; ".join(found) or "no error"
 
 
-def left_out(group: Any, artifact: str) -> None:
+@contextmanager
+def most_points(most: int) -> Iterator[None]:
+    """Kernels count so many."""
+    with (
+        mock.patch.object(exact, "MAX_POINTS", most),
+        mock.patch.object(exact_rails, "MAX_POINTS", most),
+    ):
+        yield
+
+
+def left_out(group: Any, artifact: str, **options: Any) -> None:
     """A call that kernels cannot count is carried out by the general engine, gradients too; the
     next one is not."""
-    shuffle = open_shuffle(group, artifact)
+    shuffle = open_shuffle(group, artifact, **options)
     kinds = []
     for most in (3 * TOPK, exact.MAX_POINTS):
-        kept, exact.MAX_POINTS = exact.MAX_POINTS, most
-        try:
+        with most_points(most):
             given = data_of(shuffle.rank, 5)
             given["x"].requires_grad_()
             given["weights"].requires_grad_()
             rows, handle = shuffle.dispatch(given["x"], idx=given["idx"])
             result = shuffle.combine(by_slot(rows, handle), handle, weights=given["weights"])
-        finally:
-            exact.MAX_POINTS = kept
         leaves = [given["x"], given["weights"]]
         close(result, summed(given))
         wanted = torch.autograd.grad(summed(given).square().sum(), leaves)
@@ -296,11 +315,14 @@ def out_of_memory(group: Any, artifact: str, most_bytes: int) -> list[str]:
     return said
 
 
-def out_of_scratch(group: Any, artifact: str) -> str:
+def out_of_scratch(group: Any, artifact: str, **options: Any) -> str:
     """What is said of a call for which the last rank has no memory; the next is whole."""
-    shuffle, none = open_shuffle(group, artifact), torch.OutOfMemoryError("no memory")
+    shuffle = open_shuffle(group, artifact, **options)
+    none = torch.OutOfMemoryError("no memory")
     last = shuffle.rank == shuffle.topology.num_ranks - 1
-    with mock.patch.object(exact, "new_scratch", side_effect=none if last else exact.new_scratch):
+    between = shuffle.topology.num_nodes > 1
+    module, name = (exact_rails, "new_work") if between else (exact, "new_scratch")
+    with mock.patch.object(module, name, side_effect=none if last else getattr(module, name)):
         said = said_by(partial(shuffle.dispatch, **data_of(shuffle.rank, 3)))
     run(shuffle, batch(shuffle.spec, [1] * shuffle.topology.num_ranks, 1), combines=1)
     shuffle.check()
@@ -351,10 +373,10 @@ def gpus_out_of_memory(group: Any) -> list[str]:
         ]
 
 
-def captured(group: Any, artifact: str) -> list[str]:
+def captured(group: Any, artifact: str, **options: Any) -> list[str]:
     """What is said of calls while a CUDA graph is being captured, as far as torch says; others are
     whole."""
-    shuffle = open_shuffle(group, artifact)
+    shuffle = open_shuffle(group, artifact, **options)
     given = data_of(shuffle.rank, 4)
     rows, handle = shuffle.dispatch(**given)
     held = by_slot(rows, handle)
@@ -388,12 +410,14 @@ def absent(group: Any, artifact: str) -> str:
     return first
 
 
-def demo(group: Any, artifact: str) -> tuple[str | None, int]:
+def demo(group: Any, artifact: str, topology: str | None = None) -> tuple[str | None, int]:
     """What ``fuscoc run`` does on a rank: what is wrong, and rows for other ranks."""
     with on_the_device():
-        report = run_rank(load_artifact(artifact), None, 5, 1, group=group, timeout=TIMEOUT)
+        report = run_rank(
+            load_artifact(artifact), None, 5, 1, group=group, timeout=TIMEOUT, topology=topology
+        )
     assert report.planning_ms == 0
-    return report.problem, report.nvlink.rows
+    return report.problem, report.nvlink.rows + report.network.rows
 
 
 def by_torch(group: Any, name: str, *arguments: Any) -> Any:

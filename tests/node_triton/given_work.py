@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,7 +26,15 @@ from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData, route
-from tests.node_triton.rank_work import batch, by_field, filled_up, open_shuffle, pretend, said_by
+from tests.node_triton.rank_work import (
+    batch,
+    by_field,
+    filled_up,
+    open_shuffle,
+    pretend,
+    said_by,
+    source_of,
+)
 
 
 def epochs(
@@ -84,12 +93,13 @@ def one_call(
     ranks: Sequence[RankData],
     expected: Expected,
     options: Mapping[str, Any],
+    opens: Callable[..., Shuffle] = open_shuffle,
 ) -> list[str]:
     """A dispatch and, if there is one, its combine; what differs from what is ``expected``.
 
     A rank that finds something goes on, so that the others need not wait for it.
     """
-    shuffle = open_shuffle(group, artifact, **options)
+    shuffle = opens(group, artifact, **options)
     rank, spec = shuffle.rank, shuffle.spec
     data, own = ranks[rank], expected.rows[rank]
     wrong = []
@@ -424,3 +434,65 @@ def compiled(group: Any, artifact: str, tables: Sequence[Any], length: int) -> N
         (grad,) = torch.autograd.grad(result.sum(), x)
         torch.testing.assert_close(grad, 2 * torch.ones_like(x) * lives)
     shuffle.check()
+
+
+def unpacked(
+    group: Any, artifact: str, tables: Sequence[Any], images: int, options: Mapping[str, Any]
+) -> None:
+    """Dispatches of patches to ``tables``, by rank lists of a (rank, image, row, column) for each,
+    and combines."""
+    _epochs_of(group, artifact, tables, "places", {"images": images}, options)
+
+
+def paired(
+    group: Any, artifact: str, tables: Sequence[Any], length: int, options: Mapping[str, Any]
+) -> None:
+    """Dispatches of pairs of rows to ``tables``, by rank lists of a (rank, slot) for each pair, and
+    combines."""
+    _epochs_of(group, artifact, tables, "to", {"length": length}, options)
+
+
+def _epochs_of(
+    group: Any,
+    artifact: str,
+    tables: Sequence[Any],
+    name: str,
+    extents: Mapping[str, int],
+    options: Mapping[str, Any],
+) -> None:
+    """Calls whose one input is each of ``tables``."""
+    shuffle = open_shuffle(group, artifact, **options)
+    for number, table in enumerate(tables):
+        ranks = [
+            _named(shuffle.spec, each, name, extents, number + rank)
+            for rank, each in enumerate(table)
+        ]
+        run(shuffle, ranks, combines=2)
+    shuffle.check()
+
+
+def _named(
+    spec: ShuffleSpec, table: Sequence[Any], name: str, extents: Mapping[str, int], seed: int
+) -> RankData:
+    [outer] = [each for each in spec.declared.extents if each not in extents]
+    data = RankData(
+        {}, {name: torch.tensor(table, dtype=torch.int64)}, {outer: len(table), **extents}
+    )
+    return replace(data, source=source_of(spec, data, seed))
+
+
+def pair_mistakes(
+    group: Any, artifact: str, table: Sequence[Any], length: int
+) -> tuple[int, set[int], list[str]]:
+    """A dispatch of pairs of which some are wrong: how many points were dropped, which pairs came
+    back as 0, and the kinds of errors that ``check`` raises."""
+    shuffle = open_shuffle(group, artifact, max_sources=2 * len(table[0]), capacity=length)
+    data = _named(shuffle.spec, table[shuffle.rank], "to", {"length": length}, shuffle.rank)
+    x = data.source["x"]
+    rows, handle = shuffle.dispatch(x, **data.inputs, length=length)
+    result = shuffle.combine(rows.clone(), handle)
+    lost = {int(pair) for pair in (result == 0).all(2).any(1).nonzero().flatten()}
+    said = list[str]()
+    while (error := said_by(shuffle.check)) != "no error":
+        said.append(error.split(":")[0])
+    return int(handle.dropped), lost, said

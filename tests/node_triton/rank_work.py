@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -83,15 +84,19 @@ def batch(spec: ShuffleSpec, sizes: Sequence[int], seed: int) -> list[RankData]:
     topology = Topology(1, len(sizes))
     ranks = []
     for rank, data in enumerate(generate_inputs(spec, topology, sizes, seed)):
-        random = torch.Generator().manual_seed(seed * 31 + rank)
-        here = {**data.extents, **builtin_extents(rank, len(sizes))}
-        shape = source_shape(spec, Scope(here, data.inputs))
-        source = {
-            field.name: _values((*shape, *field.shape), field.dtype, random)
-            for field in spec.declared.source.fields
-        }
-        ranks.append(RankData(source, data.inputs, data.extents))
+        here = replace(data, extents={**data.extents, **builtin_extents(rank, len(sizes))})
+        ranks.append(replace(data, source=source_of(spec, here, seed * 31 + rank)))
     return ranks
+
+
+def source_of(spec: ShuffleSpec, data: RankData, seed: int) -> dict[str, Tensor]:
+    """Any source fields of the sizes that the inputs and extents of a rank give."""
+    random = torch.Generator().manual_seed(seed)
+    shape = source_shape(spec, Scope(data.extents, data.inputs))
+    return {
+        field.name: _values((*shape, *field.shape), field.dtype, random)
+        for field in spec.declared.source.fields
+    }
 
 
 def _values(shape: Sequence[int], dtype: str, random: torch.Generator) -> Tensor:
@@ -108,7 +113,7 @@ def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int, infers: bool
     """One dispatch and some combines of it, compared with the reference. ``infers``: extents are
     read off shapes, and of one field rows are given to combine as a tensor."""
     data, spec = ranks[shuffle.rank], shuffle.spec
-    expected = expect(spec, list(ranks))
+    expected = expect(spec, list(ranks), shuffle.rank)
     extents = {} if infers else data.extents
     given = {**data.source, **data.inputs}
     given = {name: each.to(shuffle.device) for name, each in given.items()}

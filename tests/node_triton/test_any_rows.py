@@ -3,6 +3,7 @@ the way back, all reductions, many destinations and many keys."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ from tests.engine.pool import Pool
 from tests.node_triton import given_work, rank_work
 
 SIZES = [(2, 0, 4)]
+WITHOUT_SIGN = re.compile(r"tl\.full\(\(\d+,\), (-?\d+), tl\.uint(\d+)\)")
 
 
 @pytest.fixture(scope="module")
@@ -186,3 +188,11 @@ def test_gradients_of_several_fields(pool: Pool) -> None:
         weight=WEIGHT.format("f32"),
     )
     pool.run(rank_work.gradients_of_fields, 2, str(specs.artifact(text).path))
+
+
+def test_sums_that_cannot_be_made_are_numbers_of_their_type() -> None:
+    """Triton for a GPU takes no others, which its interpreter does."""
+    texts = specs.artifact(BACK["integers"]).code.values()
+    found = [each for text in texts for each in WITHOUT_SIGN.findall(text.decode())]
+    assert {int(value) for value, _ in found} == {0, 255}
+    assert all(0 <= int(value) < 1 << int(bits) for value, bits in found)

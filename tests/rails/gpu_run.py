@@ -213,11 +213,14 @@ def main() -> int:
     parser.add_argument("--topology", type=Topology.parse, default=Topology(2, 1))
     parser.add_argument("--one-host", action="store_true")
     parser.add_argument("--round-bytes", type=int, help="of slabs that travel in several rounds")
+    parser.add_argument("--staging-bytes", type=int, help="of partial rows that come in one turn")
     parser.add_argument("--only", type=int, help="the number of one model, from 0 on")
     parser.add_argument("artifacts", nargs="+", help="of all models")
     given = parser.parse_args()
     if given.round_bytes is not None:
         slabs.ROUND_BYTES = slabs.MESSAGE_BYTES = given.round_bytes
+    if given.staging_bytes is not None:
+        slabs.STAGING_BYTES = given.staging_bytes
     device = join(given.topology, given.one_host)
     options = {"topology": given.topology, "device": device, "timeout": TIMEOUT}
     wrong: list[str] = []

@@ -218,6 +218,29 @@ def repeats(group: Any, artifact: str, topology: str) -> list[str]:
     return said
 
 
+def turns(group: Any, artifact: str, topology: str, batches: Any) -> list[tuple[list[range], ...]]:
+    """Calls whose partial rows come back in two turns, one in one round and one in several; the
+    turns of their rounds."""
+    options: dict[str, Any] = {"topology": topology, "max_sources": max(map(max, batches))}
+    made = []
+    with mock.patch.object(slabs, "STAGING_BYTES", 0):
+        for batch, round_bytes in zip(batches, (slabs.ROUND_BYTES, 1), strict=True):
+            bytes_of = {"ROUND_BYTES": round_bytes, "MESSAGE_BYTES": round_bytes}
+            host = mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}")
+            with mock.patch.multiple(slabs, **bytes_of), host:
+                rank_work.epochs(group, artifact, [batch], 5, **options)
+                node = open_shuffle(group, artifact, **options).engine.node
+                assert isinstance(node, RailNode)
+                made.append(tuple(map(node._turns, range(node.num_rounds))))
+    return made
+
+
+def turn_is_refused(group: Any, artifact: str, topology: str) -> tuple[list[str], list[int]]:
+    """As `combine_is_refused`, where partial rows come back in two turns."""
+    with mock.patch.object(slabs, "STAGING_BYTES", 0):
+        return combine_is_refused(group, artifact, topology)
+
+
 def _noted(taken: list[bool], call: Any, *arguments: Any) -> Any:
     found = call(*arguments)
     taken.append(found is not None)

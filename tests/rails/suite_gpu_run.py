@@ -1,15 +1,17 @@
 """The shuffles of `test_suite.py` between nodes on real GPUs, against the reference.
 
-``python -m tests.rails.suite_gpu_run FOLDER`` compiles them; ``torchrun --nproc-per-node 2 -m
-tests.rails.suite_gpu_run FOLDER --topology 2x1`` runs them one after the other, with ``--part 3/8``
-those alone whose numbers have that remainder, and exits non-zero, after naming every mismatch, when
-something is wrong. Hosts and GPUs are as in `gpu_run.py`.
+``python -m tests.rails.suite_gpu_run FOLDER`` compiles them and their kernels, with or without a
+GPU; ``torchrun --nproc-per-node 2 -m tests.rails.suite_gpu_run FOLDER --topology 2x1`` runs them
+one after the other, ``--first 3`` from that number on, and exits non-zero, after naming every
+mismatch of the first one that has some, when something is wrong. Hosts and GPUs are as in
+`gpu_run.py`.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -20,15 +22,23 @@ from tests.node_triton import rank_work
 from tests.node_triton.gpu_run import told
 from tests.rails.gpu_run import TIMEOUT, join, share
 from tests.rails.test_suite import LEFT_OUT, MOST, TEXTS
+from tests.warm import pool, warm
 
 NAMES = [name for name in TEXTS if name not in LEFT_OUT]
 
 
 def compile_all(folder: Path) -> None:
+    paths = [folder / str(number) for number in range(len(NAMES))]
+    with pool() as workers:
+        list(workers.map(_compile, NAMES, paths))
+    for problem in warm(paths):
+        print(f"does not compile: {problem}")
+
+
+def _compile(name: str, path: Path) -> None:
     import fuscoc
 
-    for number, name in enumerate(NAMES):
-        fuscoc.compile(TEXTS[name], folder / str(number))
+    fuscoc.compile(TEXTS[name], path)
 
 
 def main() -> int:
@@ -36,20 +46,18 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--topology", type=Topology.parse)
     parser.add_argument("--one-host", action="store_true")
-    parser.add_argument("--part", default="0/1")
+    parser.add_argument("--first", type=int, default=0)
     given = parser.parse_args()
     if given.topology is None:
         compile_all(given.folder)
         return 0
-    remainder, parts = map(int, given.part.split("/"))
     device, num_ranks = join(given.topology, given.one_host), given.topology.num_ranks
     options = {"topology": given.topology, "device": device, "num_sms": share(device)}
     sizes = [(5, 0, 3, 1), (0, 0, 0, 0), (2, MOST, 0, 4), (MOST, MOST, 7, MOST)]
     batches = [each[:num_ranks] for each in sizes]
     wrong: list[str] = []
-    for number, name in enumerate(NAMES):
-        if number % parts != remainder:
-            continue
+    for number, name in list(enumerate(NAMES))[given.first :]:
+        began = time.monotonic()
         try:
             artifact = str(given.folder / str(number))
             rank_work.epochs(None, artifact, batches, 1, timeout=TIMEOUT, **options)
@@ -58,7 +66,8 @@ def main() -> int:
         everyone: list[bool] = [False] * num_ranks
         dist.all_gather_object(everyone, bool(wrong))
         if dist.get_rank() == 0:
-            print(f"{name}: {'WRONG' if any(everyone) else 'holds'}", flush=True)
+            said = "WRONG" if any(everyone) else "holds"
+            print(f"{number} {name}: {said}, {time.monotonic() - began:.1f} s", flush=True)
         if any(everyone):
             break
     return told(wrong)

@@ -64,6 +64,16 @@ def test_rounds(pool: Pool, text: str, topology: str) -> None:
     assert inside == 1
 
 
+def test_turns(pool: Pool) -> None:
+    """Segments of both halves of the places, whose partial rows share memory."""
+    text = specs.routed("f32", topk=5)
+    found = pool.run(rail_work.turns, 4, path(text), "2x2", [(34, 1, 0, 26), (0, 26, 33, 2)])
+    assert found[0] == [
+        ([range(24), range(24, 48)],),
+        ([range(8)], [range(8, 24), range(24, 40)], [range(40, 48)]),
+    ]
+
+
 def test_epochs_wrap(pool: Pool) -> None:
     work = partial(rank_work.epochs, topology="2x1", first=2**31 - 2)
     pool.run(work, 2, path(WIDE), [(1, 2)] * 2, 1)
@@ -123,11 +133,13 @@ def test_dropped_points_are_of_their_handle(pool: Pool) -> None:
 
 
 @small_or_larger
-def test_a_combine_that_one_rank_refuses(pool: Pool, topology: str) -> None:
+@pytest.mark.parametrize("is_in_turns", [False, True], ids=["at once", "in turns"])
+def test_a_combine_that_one_rank_refuses(pool: Pool, topology: str, is_in_turns: bool) -> None:
     """Sums that need rows of the last rank are lost, on another rank of its place all that need any
     of its node; and every other call is whole."""
     num_ranks = LARGER[topology]
-    found = pool.run(rail_work.combine_is_refused, num_ranks, path(SMALL), topology)
+    work = rail_work.turn_is_refused if is_in_turns else rail_work.combine_is_refused
+    found = pool.run(work, num_ranks, path(SMALL), topology)
     for rank, (said, lost) in enumerate(found[:-1]):
         assert f"rank {num_ranks - 1} refused 1 calls that rank {rank} had joined" in said[0]
         assert said[1] == "no error"

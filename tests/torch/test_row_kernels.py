@@ -18,6 +18,7 @@ from fuscoc_runtime.engine.row_kernels import (
     accumulate_rows,
     add_rows,
     put_rows,
+    settle_places,
     take_rows,
     weigh_rows,
 )
@@ -126,6 +127,34 @@ def test_accumulate_rows(
     torch.testing.assert_close(memory, wide.to(dtype), rtol=0, atol=0, equal_nan=True)
 
 
+@settings(max_examples=12)
+@given(
+    num_slots=st.integers(0, 90),
+    parts=st.sampled_from([1, 3, 1500]),
+    seed=st.integers(0, 99),
+    in_bits=st.booleans(),
+)
+def test_settled_places(num_slots: int, parts: int, seed: int, in_bits: bool) -> None:
+    random = torch.Generator().manual_seed(seed)
+    places = torch.randint(-2, 9, (num_slots, parts), generator=random)
+    there = torch.rand(num_slots, generator=random) < 0.7
+    lost, latest = torch.tensor([5, 7]), None
+    if in_bits:
+        filled = torch.zeros(num_slots // 32 + 1, dtype=torch.int64)
+        for slot in there.nonzero().flatten().tolist():
+            filled[slot // 32] += 1 << slot % 32
+        filled = filled.to(torch.int32)  # of which the highest bit is a sign
+    else:
+        filled, latest = torch.where(there, 11, 10).int(), torch.tensor([11], dtype=torch.int32)
+    wrong = int((places == -2).any(1).sum())
+    for num_places, dtype in ((9, torch.int32), (2**31, torch.int64)):
+        found = settle_places(places, filled, latest, lost, num_places, -2)
+        assert found.dtype == dtype
+        wanted = torch.where(there[:, None], places, -1).flatten()
+        assert torch.equal(found.clamp(min=-1), wanted.clamp(min=-1).to(dtype))
+    assert lost.tolist() == [5 + 2 * wrong, 7]
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @settings(max_examples=8)
 @given(shape=SHAPES, seed=st.integers(0, 99), with_dots=st.booleans())
@@ -226,6 +255,19 @@ def test_rows_that_are_accumulated_compile_for_sm_90(dtype: str) -> None:
     signature = {each: types.get(each, "constexpr") for each in function.arg_names}
     accumulator = tl.float64 if dtype == "fp64" else tl.float32
     fixed = {"tile_rows": 16, "tile_words": 64, "accumulator": accumulator}
+    compiled = triton.compile(ASTSource(function, signature, fixed), target=TARGET)
+    assert ".local" not in compiled.asm["ptx"]
+
+
+@pytest.mark.parametrize("in_bits", [True, False])
+def test_places_that_are_settled_compile_for_sm_90(in_bits: bool) -> None:
+    function = device_module("rows", interpreted=False).settle
+    types = {"places": "*i64", "filled": "*i32", "latest": "*i32", "lost": "*i64"}
+    types |= {"targets": "*i32", "num_slots": "i32", "parts": "i32"}
+    fixed: dict[str, Any] = {"out_of_range": -2, "tile_slots": 1024, "tile_parts": 1}
+    if in_bits:
+        fixed["latest"] = None
+    signature = {each: "constexpr" if each in fixed else types[each] for each in function.arg_names}
     compiled = triton.compile(ASTSource(function, signature, fixed), target=TARGET)
     assert ".local" not in compiled.asm["ptx"]
 

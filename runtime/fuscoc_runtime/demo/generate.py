@@ -184,7 +184,15 @@ def _keys(target: PackedTarget, shape: list[int], random: torch.Generator) -> Te
     dropped = torch.rand(shape, generator=random) < DROP
     # An input that a route reads is indexed by the outermost index first.
     all_dropped = torch.rand(shape[:1], generator=random) < DROP
-    return torch.where(dropped | all_dropped.view(-1, *[1] * (len(shape) - 1)), -1, keys)
+    dropped |= all_dropped.view(-1, *[1] * (len(shape) - 1))
+    return torch.where(dropped | _repeats(keys) if target.distinct else dropped, -1, keys)
+
+
+def _repeats(keys: Tensor) -> Tensor:
+    """Which keys are those of an earlier place with the same outermost index."""
+    flat = keys.view(len(keys), -1) if keys.numel() else keys.new_empty(len(keys), 0)
+    same = flat.unsqueeze(2) == flat.unsqueeze(1)
+    return same.tril(-1).any(2).view(keys.shape)
 
 
 def _source(shuffle: ShuffleSpec, data: RankData, seed: int) -> dict[str, Tensor]:

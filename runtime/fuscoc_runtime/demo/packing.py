@@ -10,7 +10,7 @@ import torch
 from fuscoc_runtime.errors import IndexOutOfRangeError
 from fuscoc_runtime.manifest.declared import DenseTarget, DomainIndex
 from fuscoc_runtime.manifest.schema import ShuffleSpec
-from fuscoc_runtime.reference import RankData
+from fuscoc_runtime.reference import RankData, scope_of
 from fuscoc_runtime.scalar import (
     Extent,
     Inside,
@@ -73,7 +73,7 @@ def pack_routes(
     free = [Free() for _ in ranks]
     for source, data in enumerate(ranks):
         places = [place.value for place in shuffle.declared.places]
-        points = live_points(shuffle.declared.domain, Scope(data.extents, data.inputs), places)
+        points = live_points(shuffle.declared.domain, scope_of(data), places)
         if rank_load is not None:
             outer = shuffle.declared.domain[0]
             size = evaluate(outer.extent, Scope(data.extents, data.inputs))
@@ -105,7 +105,7 @@ def fill_places(shuffle: ShuffleSpec, data: RankData, drop: float, random: torch
     Raises:
         NoDataError: such a place is computed from an input.
     """
-    scope = Scope(data.extents, data.inputs)
+    scope = scope_of(data)
     for number, place in enumerate(shuffle.declared.places):
         if not isinstance(place.value, Load):
             raise NoDataError(f"`{render(place.value)}` is computed from an input")
@@ -170,10 +170,11 @@ def _slot_groups(
     if load is None:
         return [(evaluate(target.rank, at), (), 0, [evaluate(target.slot, at)]) for at in points]
     groups: dict[Entry, tuple[int, Entry, int, list[int]]] = {}
+    inputs = points[0].inputs if points else {}
+    raised = {name: each + (name == load.input) for name, each in inputs.items()}
     for here in points:
         entry, owner = _entry(load, here), evaluate(target.rank, here)
         slot = evaluate(target.slot, here)
-        raised = {**here.inputs, load.input: here.inputs[load.input] + 1}
         step = evaluate(target.slot, Scope(here.extents, raised, here.indices)) - slot
         group = groups.setdefault(entry, (owner, entry, step, []))
         if step < 1 or group[2] != step:

@@ -10,7 +10,7 @@ import torch
 
 from fuscoc_runtime.demo.packing import SPARE_SLOTS, Entry, domain_points, own_length, with_length
 from fuscoc_runtime.manifest.schema import ShuffleSpec
-from fuscoc_runtime.reference import RankData
+from fuscoc_runtime.reference import RankData, scope_of
 from fuscoc_runtime.scalar import Load, Scope, evaluate, is_dropped, subexpressions
 
 BITS = 20
@@ -47,7 +47,7 @@ def try_routes(
         NoDataError: the slots do not fit the target's length.
     """
     domain, target = shuffle.declared.domain, shuffle.declared.target
-    points = [list(domain_points(domain, Scope(data.extents, data.inputs))) for data in ranks]
+    points = [list(domain_points(domain, scope_of(data))) for data in ranks]
     trial = _Trial(shuffle, _lengths(shuffle, ranks, sum(map(len, points))), random)
     for source, heres in enumerate(points):
         for here in heres:

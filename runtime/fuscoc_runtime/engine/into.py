@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.arguments import Checker, Shape
+from fuscoc_runtime.engine.row_kernels import settle_places
 from fuscoc_runtime.errors import FuscoRuntimeError, PlaceOverlapError, PlaceRangeError
 from fuscoc_runtime.kernels.loader import address, load_kernel
 from fuscoc_runtime.manifest.artifact import Artifact
@@ -50,7 +51,7 @@ class Into:
     """One rank's side of an ``into``.
 
     Attributes:
-        latest: int64 [num_parts], where the latest call has put the parts of its rows.
+        latest: [num_parts], where the latest call has put the parts of its rows, below 0: nowhere.
 
     Args:
         raises: whether mistakes of a call's tables are raised by the call, before anything moves;
@@ -165,6 +166,15 @@ class Into:
             return missing or self._fault(PlaceRangeError, outside)
         return self._fault(PlaceOverlapError, *overlapping) if any(overlapping) else None
 
+    def settle(
+        self, places: Tensor, num_places: int, filling: tuple[Tensor, Tensor | None]
+    ) -> Tensor:
+        """`latest` of a call with these ``places`` among so many, whose rows are to be added to
+        what is there; ``filling`` tells which slots have one. Rows without a place are counted."""
+        by_slot = places.view(-1, self.parts_of_row)
+        self.latest = settle_places(by_slot, *filling, self._lost, num_places, OUT_OF_RANGE)
+        return self.latest
+
     def check(self) -> None:
         """Raise what was counted since the last time; waits for it."""
         if self.raises:
@@ -194,25 +204,38 @@ class Into:
         return self.spec.argument if single else f"{self.spec.argument}.{field}"
 
     def _places(self, inputs: Mapping[str, Tensor], extents: Mapping[str, int]) -> Tensor:
+        numbers = self.numbers(extents)
+        places = torch.empty(numbers["num_points"], dtype=torch.int64, device=self._lost.device)
+        # A place that does not exist is looked up at 0: of an empty input that is any memory.
+        read = {name: each if each.numel() else places for name, each in inputs.items()}
+        self.look_up(numbers, {name: address(each) for name, each in read.items()}, places)
+        return places
+
+    def numbers(self, extents: Mapping[str, int]) -> dict[str, int]:
+        """What the kernel that looks places up is told of calls with these extents, by name; among
+        it ``num_points``, parts of rows, and ``num_places``, parts of the memory."""
         declared, scope = self.spec.declared, Scope(extents)
         assert declared.target.kind == "dense"
         sizes = [evaluate(index.extent, scope) for index in declared.domain]
-        num_points, num_places = math.prod(sizes), evaluate(declared.target.length, scope)
-        places = torch.empty(num_points, dtype=torch.int64, device=self._lost.device)
-        if not num_points:
-            return places
-        # A place that does not exist is looked up at 0: of an empty input that is any memory.
-        read = {name: each if each.numel() else places for name, each in inputs.items()}
-        values = {
-            "num_points": num_points,
+        return {
+            "num_points": math.prod(sizes),
             "num_ranks": extents["ranks"],
-            "num_places": num_places,
-            "place": address(places),
+            "num_places": evaluate(declared.target.length, scope),
             **{f"extent.{name}": value for name, value in extents.items()},
-            **{f"input.{name}": address(tensor) for name, tensor in read.items()},
         }
-        self._kernel.launch(values, -(-num_points // self.spec.block))
-        return places
+
+    def look_up(
+        self, numbers: Mapping[str, int], inputs: Mapping[str, int], places: Tensor
+    ) -> None:
+        """Make the ``places``, int64 [num_points], from inputs at these addresses."""
+        if not len(places):
+            return
+        values = {
+            **numbers,
+            "place": address(places),
+            **{f"input.{name}": each for name, each in inputs.items()},
+        }
+        self._kernel.launch(values, -(-len(places) // self.spec.block))
 
     def _of_their_own(self, places: Tensor) -> tuple[Tensor, Tensor]:
         """The places that a part of an earlier slot has not taken, if not sums are made, and

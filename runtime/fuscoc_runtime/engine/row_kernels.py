@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.kernels.loader import device_module, launching
+from fuscoc_runtime.kernels.launches import start
+from fuscoc_runtime.kernels.loader import device_module
 
 TILE_WORDS = 1024
 WARP_WORDS = 256
@@ -71,13 +72,15 @@ def put_rows(rows: Tensor, index: Tensor, memory: Tensor) -> None:
 
 
 def accumulate_rows(rows: Tensor, index: Tensor, memory: Tensor) -> None:
-    """``memory[index[i]] += rows[i]``, one ``i`` after the other, but where ``index`` (int64
-    [num_rows]) is -1 or below: in f32, or f64 for f64, and rounded once.
+    """``memory[index[i]] += rows[i]``, one ``i`` after the other, but where ``index`` (int64 or
+    int32 [num_rows]) is -1 or below: in f32, or f64 for f64, and rounded once.
 
     Both are contiguous, and of one floating-point type. A program adds up all rows of a place, so
     the order of additions is that of the rows.
     """
     if rows.numel() and memory.numel():
+        if len(memory) < 2**31:  # half as many passes
+            index = index.int()
         places, order = index.sort(stable=True)
         width = rows.shape[1:].numel()
         words = min(TILE_WORDS, 1 << (width - 1).bit_length())
@@ -86,6 +89,27 @@ def accumulate_rows(rows: Tensor, index: Tensor, memory: Tensor) -> None:
             _triton_dtype(_accumulator(rows.dtype)), words=words,
             num_warps=max(1, words // WARP_WORDS),
         )  # fmt: skip
+
+
+def settle_places(
+    places: Tensor, filled: Tensor, latest: Tensor | None, lost: Tensor, num_places: int, fault: int
+) -> Tensor:
+    """``places``, int64 [num_slots, parts], of slots that are filled, and -1 of others, for
+    ``accumulate_rows``: [num_slots * parts], int32 if ``num_places`` have numbers of 32 bits.
+
+    ``filled`` int32 has bits of slots, 32 a word; or, with ``latest`` int32 [1], for each slot the
+    number that it was filled at. The slots of which a part is a ``fault`` are added to ``lost[0]``.
+    """
+    num_slots, parts = places.shape
+    dtype = torch.int32 if num_places < 2**31 else torch.int64
+    targets = torch.empty(num_slots * parts, dtype=dtype, device=places.device)
+    if targets.numel():
+        tile_parts = min(TILE_WORDS, 1 << (parts - 1).bit_length())
+        tile_slots = TILE_WORDS // tile_parts
+        kernel = device_module("rows", interpreted=places.device.type == "cpu").settle
+        given = places, filled, latest, lost, targets, num_slots, parts, fault
+        start(kernel, (*given, tile_slots, tile_parts), -(-num_slots // tile_slots))
+    return targets
 
 
 def _is_made_of(word: torch.dtype, row_bytes: int, *tensors: Tensor) -> bool:
@@ -132,9 +156,9 @@ def _launch(
     interpreted = first.device.type == "cpu"
     tile_rows = INTERPRETED_ROWS if interpreted else TILE_WORDS // words
     function = getattr(device_module("rows", interpreted=interpreted), kernel)
-    grid = (min(-(-num_rows // tile_rows), MOST_PROGRAMS),)
-    with launching(interpreted):
-        function[grid](first, *arguments, tile_rows, words, num_warps=num_warps)
+    given = (first, *arguments, tile_rows, words)
+    grid = min(-(-num_rows // tile_rows), MOST_PROGRAMS)
+    start(function, given, grid, num_warps)
 
 
 def _accumulator(dtype: torch.dtype) -> torch.dtype:

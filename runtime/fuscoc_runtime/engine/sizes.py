@@ -11,7 +11,9 @@ from torch import Tensor
 
 from fuscoc_runtime.engine.arguments import MAX_SIZE, Arguments, Checker, is_ragged
 from fuscoc_runtime.engine.divisions import check_divisors
+from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.padding import most_slots
 from fuscoc_runtime.scalar import (
     BinaryOp,
     Extent,
@@ -180,3 +182,17 @@ def _size(checker: Checker, scalar: Scalar, arguments: Arguments) -> int:
     if not 0 <= size <= MAX_SIZE:
         raise checker.problem(render(scalar), f"is {size}: no size")
     return size
+
+
+def worst_capacity(shuffle: ShuffleSpec, num_ranks: int, max_sources: int) -> int:
+    """Slots of a rank that are always enough: every point of every rank, or of every segment as
+    many as there are keys if these are distinct, and every padding."""
+    target = shuffle.program.target
+    assert isinstance(target, PackedSlots)
+    segments, fanout = num_ranks * max_sources, shuffle.program.fanout
+    keys = target.num_keys
+    if target.placement.kind != "table":
+        keys = -(-keys // target.group // num_ranks) * target.group
+    if target.distinct:
+        return most_slots(target, segments * min(fanout, keys), keys, segments)
+    return most_slots(target, segments * fanout, keys)

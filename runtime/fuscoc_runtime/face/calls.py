@@ -132,6 +132,11 @@ def _dispatch_into(
     rank = executor.engine.members.rank
     if torch.compiler.is_compiling():
         raise InputError(into.spec.argument, rank, "is changed in place: call this uncompiled")
+    repeats, given_all = executor.into_repeats, named
+    if repeats is not None and handle is None and not saves_unchecked():
+        found = executor.repeat_into(fields, named)
+        if found is not None:
+            return found
     own, named = into.split(named)
     if handle is not None:  # tells what both need
         named = {name: value for name, value in named.items() if name not in own}
@@ -155,7 +160,10 @@ def _dispatch_into(
         rows, new = _dispatch_now(executor, fields, named, handle, problem)
     by_field = rows if isinstance(rows, Mapping) else {executor.spec.declared.fields[0].name: rows}
     with current_device(executor.engine.members.device):
-        return put(into, given, by_field, new), new
+        changed = put(into, given, by_field, new)
+    if repeats is not None and handle is None and not kept:
+        repeats.remember(fields, given_all, given, new)
+    return changed, new
 
 
 def _dispatch_now(
@@ -179,7 +187,7 @@ def combine(
     after: torch.cuda.Event | None,
 ) -> Any:
     """``Shuffle.combine``: the result, and an event with ``async_op``."""
-    repeats = executor.repeats
+    repeats = executor.repeats_back
     if repeats is not None and not inputs and after is None and not is_dynamo_compiling():
         done = executor.repeat_combine(rows, handle, async_op)
         if done is not None:

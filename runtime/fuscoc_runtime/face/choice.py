@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuscoc_runtime.engine.node.slabs import lay_out_slab
+from fuscoc_runtime.engine.node.slabs import MOST_SENT, lay_out_slab
 from fuscoc_runtime.engine.node.state import MAX_RANKS, SLOT_BITS
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
 from fuscoc_runtime.topology import Topology
@@ -57,8 +57,14 @@ def choose_triton(
     they need ``max_sources``."""
     if shuffle.node is None:
         return shuffle.node_note or "its artifact has no Triton kernels for one node"
-    if max_sources is not None and topology.num_nodes > 1:
-        return _between_nodes(shuffle, shuffle.node, topology, max_sources) or shuffle.node
+    if topology.num_nodes > 1:
+        if max_sources is None:
+            return f"there are {topology.num_nodes} nodes, and nobody says how large calls are"
+        return (
+            _between_nodes(shuffle, shuffle.node, topology)
+            or _beyond_slabs(shuffle, shuffle.node, topology, max_sources)
+            or shuffle.node
+        )
     return _beyond_a_node(topology, "these kernels") or shuffle.node
 
 
@@ -87,7 +93,23 @@ def choose_exact(
         return "its target is compact, and a reply has other rows, which nobody has counted"
     if shuffle.program.relation.extents_kernel is not None:
         return "the sizes of a ragged source are on the device: a dispatch would wait twice"
-    return choose_triton(shuffle, topology)
+    return exact_kernels(shuffle, topology)
+
+
+def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
+    """Those of ``choose_exact``, wherever they run."""
+    if topology.num_nodes == 1 or shuffle.node is None:
+        return choose_triton(shuffle, topology)
+    target, rules = shuffle.program.target, shuffle.program.exchange
+    if rules.forwarder != "static" or rules.schedule != "pairwise":
+        return "between nodes its policy wants a plan of all ranks' traffic"
+    if target.kind == "packed" and target.capacity is not None:
+        return "between nodes no rank knows whether one of another has more than its capacity"
+    return (
+        _between_nodes(shuffle, shuffle.node, topology)
+        or _beyond_slabs(shuffle, shuffle.node, topology, 1, MOST_SENT)
+        or shuffle.node
+    )
 
 
 def _beyond_a_node(topology: Topology, kernels: str) -> str | None:
@@ -99,9 +121,7 @@ def _beyond_a_node(topology: Topology, kernels: str) -> str | None:
     return None
 
 
-def _between_nodes(
-    shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, max_sources: int
-) -> str | None:
+def _between_nodes(shuffle: ShuffleSpec, node: NodeSpec, topology: Topology) -> str | None:
     """Why the kernels cannot be used among the ranks of several nodes."""
     target = shuffle.program.target
     if target.kind == "dense":
@@ -116,12 +136,23 @@ def _between_nodes(
         return f"it has {target.num_keys} keys, and a slab counts {(1 << SLOT_BITS) - 1}"
     if topology.ranks_per_node > MAX_RANKS:
         return f"the nodes have {topology.ranks_per_node} ranks, more than {MAX_RANKS}"
+    return None
+
+
+def _beyond_slabs(
+    shuffle: ShuffleSpec,
+    node: NodeSpec,
+    topology: Topology,
+    max_sources: int,
+    most: int = MAX_SLAB_BYTES,
+) -> str | None:
+    """Why slabs for so many segments would be too large."""
     _, slab_bytes = lay_out_slab(shuffle, node, topology, max_sources)
     sent = slab_bytes * (topology.num_nodes - 1)
-    if sent > MAX_SLAB_BYTES:
+    if sent > most:
         return (
             f"room for {max_sources} segments a rank would send {sent} bytes to other nodes in "
-            f"every call, more than {MAX_SLAB_BYTES}"
+            f"every call, more than {most}"
         )
     return None
 

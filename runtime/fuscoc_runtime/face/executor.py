@@ -25,6 +25,7 @@ from fuscoc_runtime.engine.node.exact_engine import Doubt, ExactEngine
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.exact_maps import ExactMaps
 from fuscoc_runtime.engine.node.handle import NodeHandle
+from fuscoc_runtime.engine.node.into_repeats import IntoRepeats
 from fuscoc_runtime.engine.node.maps import NodeMaps
 from fuscoc_runtime.engine.node.repeats import Repeats
 from fuscoc_runtime.engine.observer import Observer
@@ -49,7 +50,8 @@ class Executor:
         key: names the engine in ``torch.ops.fuscoc``; ``back_key`` the one whose combine is the way
             back, which that of a reply is.
         into: where rows go on from their slots, if they do.
-        repeats: calls that repeat earlier ones, if there can be such.
+        repeats: dispatches that repeat earlier ones, if there can be such; ``into_repeats`` those
+            into memory of the caller's, and ``repeats_back`` combines.
     """
 
     def __init__(
@@ -83,8 +85,14 @@ class Executor:
             )
             self.back_key = ops.register(self._answers, digest)
         self.repeats: Repeats | None = None
+        self.repeats_back: Repeats | None = None
         if isinstance(engine, NodeEngine) and into is None and not has_complex_fields(spec):
-            self.repeats = Repeats.of(engine)
+            self.repeats = self.repeats_back = Repeats.of(engine)
+            if engine.reply is not None:
+                self.repeats_back = Repeats.of(engine.reply)
+        self.into_repeats: IntoRepeats | None = None
+        if isinstance(engine, NodeEngine) and into is not None and not has_complex_fields(spec):
+            self.into_repeats = IntoRepeats.of(engine, into)
         _open.add(self)
         self.observer.opened(self.memory().num_bytes)
 
@@ -136,24 +144,36 @@ class Executor:
         self.observer.lend((rows,))
         return rows, handle, end
 
+    def repeat_into(
+        self, fields: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[Tensor, NodeHandle] | None:
+        """A dispatch into memory of the caller's where an earlier one is known whose arguments were
+        alike: that memory, and the handle."""
+        assert self.into_repeats is not None
+        started = self.observer.begins_dispatch()
+        found = self.into_repeats.dispatch(fields, named)
+        if found is not None:
+            self.observer.dispatched(found[1], started)
+        return found
+
     def combine(self, rows: Any, handle: Any, named: Mapping[str, Any]) -> dict[str, Tensor]:
         started = time.perf_counter()
         result = (self.engine.reply or self.engine).combine(rows, handle, named)
         self.observer.combined(started)
-        if self.repeats is not None:
-            self.repeats.remember_combine(rows, handle)
+        if self.repeats_back is not None:
+            self.repeats_back.remember_combine(rows, handle)
         return result
 
     def repeat_combine(
         self, rows: Any, handle: Any, is_beside: bool
     ) -> tuple[Tensor, Event] | None:
         """`combine`, and `beside`, where an earlier one is known whose arguments were alike."""
-        assert self.repeats is not None
+        assert self.repeats_back is not None
         started = time.perf_counter()
-        found = self.repeats.combine(rows, handle, is_beside)
+        found = self.repeats_back.combine(rows, handle, is_beside)
         if found is None:
             return None
-        self._stream = self.repeats.stream if is_beside else self._stream
+        self._stream = self.repeats_back.stream if is_beside else self._stream
         self.observer.combined(started)
         return found
 
@@ -229,7 +249,7 @@ class Executor:
                 if self.into is not None:
                     error = error or _error_of(self.into.check)
                 # Kernels give up in time, and what NCCL does for a lost rank may not.
-                is_lost = not isinstance(self.engine, ExactEngine) and self.engine.is_stuck
+                is_lost = self.engine.is_stuck
                 if members.device.type == "cuda" and not is_lost:
                     torch.cuda.synchronize(members.device)
                 # A rank that did not come in time may not come now, either.

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits
-from fuscoc_runtime.engine.sizes import fixed_length
+from fuscoc_runtime.engine.sizes import fixed_length, worst_capacity
 from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.face.options import Options, check_count
-from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import ShuffleSpec
-from fuscoc_runtime.padding import most_slots
 from fuscoc_runtime.scalar import render
 
 MAX_WORST = 1 << 30
@@ -56,17 +54,6 @@ def _dense_capacity(shuffle: ShuffleSpec, num_ranks: int, options: Options) -> i
     if capacity >> SLOT_BITS:
         raise OptionError("capacity", f"is {capacity}; it must be < 2**{SLOT_BITS}")
     return capacity
-
-
-def worst_capacity(shuffle: ShuffleSpec, num_ranks: int, max_sources: int) -> int:
-    """Slots of a rank that are always enough: every point of every rank, and every padding."""
-    target = shuffle.program.target
-    assert isinstance(target, PackedSlots)
-    points = num_ranks * max_sources * shuffle.program.fanout
-    keys = target.num_keys
-    if target.placement.kind != "table":
-        keys = -(-keys // target.group // num_ranks) * target.group
-    return most_slots(target, points, keys)
 
 
 def slots_for(shuffle: ShuffleSpec, num_ranks: int, num_sources: int) -> int:

@@ -21,12 +21,14 @@ from fuscoc_runtime.engine.node.cuda import cuda_node
 from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
 from fuscoc_runtime.engine.node.exact import ExactNode
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
+from fuscoc_runtime.engine.node.exact_rails import ExactRails
 from fuscoc_runtime.engine.node.ragged import ragged_evaluator
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.state import Limits, NodeKernels
 from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.node.triton_pieces import triton_node
 from fuscoc_runtime.engine.process import ProcessEngine
+from fuscoc_runtime.engine.sizes import worst_capacity
 from fuscoc_runtime.errors import BackendError, ClosedError, OptionError, PreparationError
 from fuscoc_runtime.face.choice import (
     Gpu,
@@ -35,7 +37,7 @@ from fuscoc_runtime.face.choice import (
     choose_triton,
     missing_dtype,
 )
-from fuscoc_runtime.face.limits import limits_of, worst_capacity
+from fuscoc_runtime.face.limits import limits_of
 from fuscoc_runtime.face.options import Options
 from fuscoc_runtime.kernels.commands import prepare
 from fuscoc_runtime.kernels.cuda import kernels_capability
@@ -177,12 +179,16 @@ def _exact_engine(
     options: Options,
     kernels: NodeSpec,
 ) -> ExactEngine:
-    """In windows that grow inside one node, and with it the engine of its reply."""
+    """In windows that grow, between nodes in slabs that do, and with it the engine of its reply."""
     beside = replace(members, store=PrefixStore("general", members.store))
     general = partial(_general_engine, artifact, shuffle, beside, options)
     sms = sms_to_use(members.device, options.num_sms)
+    has_rails = members.topology.num_nodes > 1
+    if has_rails and members.device.type == "cuda":
+        _prepare_lists(members)
     with current_device(members.device):
-        node = ExactNode(artifact, shuffle, kernels, members, sms)
+        make = ExactRails if has_rails else ExactNode
+        node = make(artifact, shuffle, kernels, members, sms)
         asking = ExactEngine(shuffle, members, node, general)
         if (reply := shuffle.reply) is not None:
             assert reply.node is not None, "kernels are there for both or none"

@@ -226,7 +226,8 @@ class Shuffle:
             InputError: an argument of the wrong shape, dtype or device, or a missing one.
             IndexOutOfRangeError, SlotOutOfRangeError, SlotOverlapError, SourceOverlapError,
             InexactDivisionError, DivisorError, CapacityError, PlacementMismatchError,
-            PlaceRangeError, PlaceOverlapError: the routing asks for what cannot be.
+            ExtentMismatchError, PlaceRangeError, PlaceOverlapError: the routing asks for what
+            cannot be.
             NativeBuildError, PreparationError: a rank lacks what planning takes; names it.
         And on whichever rank it happens:
             HopTimeoutError: a rank ended or did not come in time; names it.

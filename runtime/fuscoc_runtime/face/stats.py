@@ -11,6 +11,7 @@ import torch
 from fuscoc_runtime.engine.handle import Handle, HopStats
 from fuscoc_runtime.engine.into import Into
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
+from fuscoc_runtime.engine.node.exact_rails import ExactRails
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.ragged import RaggedSizes
 from fuscoc_runtime.engine.node.rails import RailNode
@@ -174,7 +175,7 @@ def _count_node(handle: NodeHandle | ExactHandle) -> dict[str, Any]:
         "local": HopStats(own, 0, row_bytes),
         "rows_to_rank": tuple(points),
         "planning_ms": 0.0,
-        "num_rounds": node.num_rounds if isinstance(node, RailNode) else 0,
+        "num_rounds": node.num_rounds if isinstance(node, RailNode | ExactRails) else 0,
     }
 
 

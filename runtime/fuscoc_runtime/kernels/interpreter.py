@@ -7,16 +7,17 @@ interpreter's among them. What a kernel computes stays the same, but for ``exact
 from __future__ import annotations
 
 import ast
+import inspect
 import linecache
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, lru_cache
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from fuscoc_runtime.kernels.exact import exact_conversions
-from fuscoc_runtime.kernels.operators import operators
+from fuscoc_runtime.kernels.operators import BITS, TYPES, operators
 
 Change = tuple[Any, str, Any]  # an object, a name and the value it is to have
 _ABSENT = object()
@@ -26,22 +27,34 @@ _ABSENT = object()
 def interpreting() -> Iterator[None]:
     """Replace what is to be replaced for the enclosed launch."""
     changes = _changes()
-    before = [vars(place).get(name, _ABSENT) for place, name, _ in changes]
-    for place, name, value in changes:
-        setattr(place, name, value)
+    before = []
+    for place, values in changes:
+        held = vars(place)
+        before.append({name: held.get(name, _ABSENT) for name in values})
+        _assign(place, values)
     try:
         yield
     finally:
-        for (place, name, _), value in zip(changes, before, strict=True):
-            if value is _ABSENT:
-                delattr(place, name)
-            else:
-                setattr(place, name, value)
+        for (place, _), values in zip(changes, before, strict=True):
+            _assign(place, values)
+
+
+def _assign(place: Any, values: Mapping[str, Any]) -> None:
+    """Set attributes, a module's all at once; or delete those that are ``_ABSENT``, which nothing
+    of a module is."""
+    if isinstance(place, ModuleType):
+        vars(place).update(values)
+        return
+    for name, value in values.items():
+        if value is _ABSENT:
+            delattr(place, name)
+        else:
+            setattr(place, name, value)
 
 
 @cache
-def _changes() -> list[Change]:
-    """Later ones win where two are of one name."""
+def _changes() -> list[tuple[Any, dict[str, Any]]]:
+    """Objects, and values by name; later ones win where two are of one name."""
     from triton import language as tl
     from triton.runtime import interpreter
 
@@ -54,10 +67,12 @@ def _changes() -> list[Change]:
         *((tl.tensor, name, value) for name, value in operators(theirs)),
         *exact_conversions(),
         *_rewriting(),
+        (inspect, "getfullargspec", lru_cache(maxsize=1000)(inspect.getfullargspec)),
     ]
-    return list(
-        {(id(place), name): (place, name, value) for place, name, value in changes}.values()
-    )
+    places: dict[int, tuple[Any, dict[str, Any]]] = {}
+    for place, name, value in changes:
+        places.setdefault(id(place), (place, {}))[1][name] = value
+    return list(places.values())
 
 
 def _language() -> Iterator[Change]:
@@ -169,19 +184,27 @@ def _types() -> Iterator[Change]:
 
 
 def _operands(semantic: Any) -> Iterator[Change]:
-    """Operands that have the type of the operation already: most of them."""
+    """Operands that have the type of the operation already, as most of them do, or become other
+    integers."""
     from triton import language as tl
+    from triton.runtime.interpreter import TensorHandle
 
     cast, check = semantic.cast, semantic.binary_op_type_checking_impl
     broadcast = semantic.broadcast_impl_value
     common_type, tensor = semantic.computation_type_impl, tl.tensor
     common_types: dict[tuple[Any, ...], Any] = {}
-    unwrap = tl.core._unwrap_if_constexpr
+    unwrap, integers = tl.core._unwrap_if_constexpr, TYPES | BITS
+    # What it takes apart, with all that is derived of these.
+    wrapping, plain = (list, tuple, tl.tuple, tl.constexpr), set[type]()
 
     def cast_to(input: Any, dst_ty: Any, fp_downcast_rounding: str | None = None) -> Any:
-        if input.dtype is dst_ty.scalar:
+        given, wanted = input.dtype, dst_ty.scalar
+        if given is wanted:
             return input
-        return cast(input, dst_ty, fp_downcast_rounding)
+        if wanted.name not in TYPES or given.name not in integers or given == wanted:
+            return cast(input, dst_ty, fp_downcast_rounding)
+        handle = TensorHandle(input.handle.data.astype(TYPES[wanted.name]), wanted)
+        return tensor(handle, input.type.with_element_ty(wanted))
 
     def checked(
         lhs: Any,
@@ -217,9 +240,12 @@ def _operands(semantic: Any) -> Iterator[Change]:
 
     def unwrapped(value: Any) -> Any:
         kind = type(value)
-        if kind is tl.constexpr:
-            return value.value
-        return value if kind is tensor or kind is int else unwrap(value)
+        if kind in plain:
+            return value
+        if issubclass(kind, wrapping):
+            return value.value if kind is tl.constexpr else unwrap(value)
+        plain.add(kind)
+        return value
 
     yield tl.core, "_unwrap_if_constexpr", unwrapped
     yield semantic, "cast", cast_to

@@ -131,6 +131,7 @@ def load_kernel(path: Path, spec: KernelSpec, code: bytes, *, interpreted: bool)
     return Kernel(spec, function, interpreted)
 
 
+@cache
 def device_module(name: str, *, interpreted: bool) -> ModuleType:
     """A module of ``fuscoc_runtime.kernels.device``."""
     with _in_mode(interpreted):
@@ -163,6 +164,7 @@ def _load_module(path: Path, code: bytes, interpreted: bool) -> ModuleType:
     sys.modules[name] = module
     with _in_mode(interpreted):
         exec(compile(text, file, "exec"), vars(module))
+        device.fix_keys(module)
     return module
 
 

@@ -22,7 +22,8 @@ NUM_SCRATCH = 2
 
 
 class MachineCode:
-    """A kernel of Triton on the current device, all of whose parameters are int64.
+    """A kernel of Triton on the current device, all of whose parameters are integers, of 64 bits or
+    of the lower ones of these, and addresses.
 
     Attributes:
         function: the driver's own.
@@ -34,8 +35,9 @@ class MachineCode:
         """``compiled`` is what ``warmup`` returned."""
         _ = compiled.run  # loads it
         metadata = compiled.metadata
-        parameters = [kind for kind in compiled.src.signature.values() if kind != "constexpr"]
-        assert parameters == ["i64"] * num_arguments, parameters
+        kinds = [kind for kind in compiled.src.signature.values() if kind != "constexpr"]
+        assert len(kinds) == num_arguments, kinds
+        assert all(kind[0] == "*" or kind in ("i32", "i64") for kind in kinds), kinds
         assert not metadata.global_scratch_size, "a kernel that needs memory of its own"
         self._compiled = compiled  # keeps what it has loaded
         self.function, self.shared_bytes = compiled.function, metadata.shared

@@ -94,7 +94,8 @@ class PackedTarget:
     ``group`` consecutive keys belong to one value of ``placed``, the key that says which rank owns
     them; it is ``key`` itself, and groups are of one, unless a layout is packed by several indices.
 
-    Rows lie in their slots; those of a ``compact`` target once a rank, and slots refer to them.
+    Rows lie in their slots; those of a ``compact`` target once a rank, and slots refer to them. If
+    keys are ``distinct``, those of a segment's points differ, but for -1.
     """
 
     kind: Literal["packed"]
@@ -109,6 +110,8 @@ class PackedTarget:
     capacity: int | None
     placement: PlacementSpec
     compact: bool = False
+    distinct: bool = False
+    agreed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_padding(self)
@@ -116,13 +119,15 @@ class PackedTarget:
 
 @dataclass(frozen=True)
 class DenseTarget:
-    """Slots computed by the spec, ``length`` of them on a rank."""
+    """Slots computed by the spec, ``length`` of them on a rank. ``agreed``: the extents that all
+    ranks have to give alike."""
 
     kind: Literal["dense"]
     layout: str
     slot: Scalar
     rank: Scalar
     length: Scalar
+    agreed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

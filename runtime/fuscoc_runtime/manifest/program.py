@@ -67,6 +67,7 @@ class PackedSlots:
     most_padding: int
     capacity: int | None
     compact: bool
+    distinct: bool
     placement: PlacementSpec
 
     def __post_init__(self) -> None:

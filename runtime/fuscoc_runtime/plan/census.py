@@ -6,8 +6,8 @@ the counts of every later exchange. A rank's row of it:
 
     bytes of its error (0: none), slots of a dense target, points whose key or rank does not exist
     and segments that begin where another one does, live points [num_ranks], pairs [num_ranks],
-    network rows [num_nodes], live points by key [num_keys], and, where a table places the keys,
-    their owners [num_keys]
+    network rows [num_nodes], live points by key [num_keys], where a table places the keys, their
+    owners [num_keys], and extents that all must give alike
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.requests import Request
-from fuscoc_runtime.errors import FuscoRuntimeError, PlacementMismatchError
+from fuscoc_runtime.errors import (
+    ExtentMismatchError,
+    FuscoRuntimeError,
+    PlacementMismatchError,
+)
 from fuscoc_runtime.plan.agree import agree, attempt, error_size, raise_together
 from fuscoc_runtime.plan.arrays import count, upload
 from fuscoc_runtime.plan.flows import Int64Array
@@ -87,10 +91,12 @@ def count_points(ctx: PlanContext, points: Points, ordered: SortedPoints, copies
 def read_census(
     ctx: PlanContext, points: Points, rows: Int64Array
 ) -> Generator[Request, Any, Census]:
-    """Compare the rows of all ranks, int64 [R, ``census_size``]. Collective: raises on every rank
-    what any rank has found wrong."""
+    """Compare the rows of all ranks, int64 [R, words], extents included. Collective: raises on
+    every rank what any rank has found wrong."""
     sizes, _, num_bad = rows[:, :NUM_SCALARS].T.tolist()
     yield from raise_together(None, sizes)
+    rows, told = rows[:, : census_size(ctx)], rows[:, census_size(ctx) :]
+    _check_extents(ctx, told)
     if any(num_bad):
         found = attempt(ctx.rank, lambda: check_points(ctx, points))
         yield from agree(found)
@@ -101,14 +107,27 @@ def read_census(
 
 def failed_row(ctx: PlanContext, error: FuscoRuntimeError) -> Tensor:
     """The row of a rank that has nothing but an error."""
-    row = torch.zeros(census_size(ctx), dtype=torch.int64)
+    row = torch.zeros(census_size(ctx) + len(agreed(ctx)), dtype=torch.int64)
     row[0] = error_size(error)
     return row.to(ctx.device)
 
 
 def census_size(ctx: PlanContext) -> int:
-    """Words of a rank's row."""
+    """Words of a rank's row, but for those of extents."""
     return NUM_SCALARS + sum(_num_counts(ctx))
+
+
+def with_extents(ctx: PlanContext, points: Points, row: Tensor) -> Tensor:
+    """A rank's row, with the extents behind it that all ranks must give alike."""
+    told = [points.extents[name] for name in agreed(ctx)]
+    if not told:
+        return row
+    return torch.cat([row, *upload([np.array(told, np.int64)], row.device)])
+
+
+def agreed(ctx: PlanContext) -> tuple[str, ...]:
+    """Names of the extents that all ranks must give alike."""
+    return ctx.shuffle.declared.target.agreed
 
 
 def has_table(ctx: PlanContext) -> bool:
@@ -125,6 +144,14 @@ def num_keys(ctx: PlanContext) -> int:
 def _num_counts(ctx: PlanContext) -> tuple[int, ...]:
     num_ranks, keys = ctx.topology.num_ranks, num_keys(ctx)
     return num_ranks, num_ranks, ctx.topology.num_nodes, keys, keys if has_table(ctx) else 0
+
+
+def _check_extents(ctx: PlanContext, told: Int64Array) -> None:
+    """All ranks give the same, int64 [R, extents]."""
+    for name, values in zip(agreed(ctx), told.T.tolist(), strict=True):
+        rank = next((rank for rank, value in enumerate(values) if value != values[0]), None)
+        if rank is not None:
+            raise ExtentMismatchError(name, rank, (values[0], values[rank]))
 
 
 def _check_placement(ctx: PlanContext, owners: Int64Array) -> None:

@@ -28,16 +28,23 @@ from fuscoc_runtime.scalar import (
 )
 
 
-def explain_index(ctx: PlanContext, points: Points, point: int) -> IndexOutOfRangeError:
+def explain_index(
+    ctx: PlanContext, points: Points, point: int
+) -> IndexOutOfRangeError | InputError:
     """The error of a domain point whose key (packed) or rank (dense) is out of range, or what these
-    or the source are looked up by."""
+    or the source are looked up by, or whose key another point of its segment has."""
     declared, scope = ctx.shuffle.declared, Scope(points.extents, points.inputs)
     scope = scope.at(coordinates(declared.domain, scope, point))
     missing = explain_place(declared, ctx.rank, scope)
     if missing is not None:
         return missing
     if declared.target.kind == "packed":
-        return _out_of_range(declared.target.key, ctx.rank, scope, declared.target.num_keys - 1)
+        target = declared.target
+        if target.distinct and 0 <= (key := evaluate(target.key, scope)) < target.num_keys:
+            named = render(target.key, scope.indices)
+            problem = f"is {key}, as for another point of its segment, and keys are `distinct`"
+            return InputError(named, ctx.rank, problem)
+        return _out_of_range(target.key, ctx.rank, scope, target.num_keys - 1)
     return _out_of_range(declared.target.rank, ctx.rank, scope, ctx.topology.num_ranks - 1)
 
 

@@ -24,7 +24,7 @@ from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan.agree import agree, attempt, raise_together
 from fuscoc_runtime.plan.arrays import upload
 from fuscoc_runtime.plan.carry import Handed, hand_over, landing_order
-from fuscoc_runtime.plan.census import Census, count_points, failed_row, read_census
+from fuscoc_runtime.plan.census import Census, count_points, failed_row, read_census, with_extents
 from fuscoc_runtime.plan.device import has_kernels, has_receiver_kernels
 from fuscoc_runtime.plan.device.source import (
     ListedByKernels,
@@ -128,15 +128,15 @@ def draft_plan(
     rank finds wrong, all ranks raise.
 
     Raises:
-        IndexOutOfRangeError, CapacityError, PlacementMismatchError, NativeBuildError: see their
-            classes.
+        IndexOutOfRangeError, CapacityError, PlacementMismatchError, ExtentMismatchError,
+        NativeBuildError: see their classes.
     """
     if isinstance(points, FuscoRuntimeError):
         return (yield from _fail(ctx, points))
     prepared = attempt(ctx.rank, lambda: _prepare(ctx, points))
     if isinstance(prepared, FuscoRuntimeError):
         return (yield from _fail(ctx, prepared))
-    gathered = yield StartGather(prepared.row)
+    gathered = yield StartGather(with_extents(ctx, points, prepared.row))
     prepared.place()
     census = yield from read_census(ctx, points, gathered().numpy())
     num_sources = len(points.columns["rank"]) // ctx.program.num_points_each(ctx.topology.num_ranks)

@@ -159,6 +159,7 @@ inline void copy_bulk(void* to, const void* from, unsigned bytes) {
 
 inline void __syncthreads() { emulation::wait_for(0, emulation::cta->live); }
 inline void __syncwarp() { emulation::meet(0); }
+inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __nanosleep(unsigned) { emulation::yield(); }
 
@@ -196,6 +197,11 @@ inline unsigned __reduce_add_sync(unsigned, unsigned value) {
   for (int i = 0; i < emulation::kLanes; ++i) sum += unsigned(words[i]);
   return sum;
 }
+inline unsigned __reduce_min_sync(unsigned, unsigned value) {
+  const auto* words = emulation::meet(value);
+  for (int i = 0; i < emulation::kLanes; ++i) value = unsigned(words[i]) < value ? unsigned(words[i]) : value;
+  return value;
+}
 inline unsigned __reduce_or_sync(unsigned, unsigned value) {
   const auto* words = emulation::meet(value);
   unsigned all = 0;
@@ -210,6 +216,7 @@ inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned((1ull * a * b
 inline float __uint_as_float(unsigned word) { return emulation::value_of<float>(word); }
 inline unsigned __float_as_uint(float value) { return unsigned(emulation::word_of(value)); }
 inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
 namespace emulation {
 
 // f16, to nearest even.

@@ -80,13 +80,13 @@ def fft_transpose_node_place(call: tl.int64, extent_rank: tl.int64, extent_ranks
         call,
         given=(extent_rank, extent_ranks),
         piece=piece,
-        num_pieces=2,
         rows=((16, 2048, 2048, 2048, (), (), ()),),
         item_lines=1024,
-        fanout=1,
-        ragged=False,
         fixed=True,
         comes_back=True,
+        num_pieces=2,
+        fanout=1,
+        ragged=False,
         apart=False,
     )
 

@@ -86,13 +86,13 @@ def kv_pages_node_place(
         call,
         given=(input_source_page, input_destination, extent_pages, extent_ranks),
         piece=piece,
-        num_pieces=1,
         rows=((16, 2097152, 65536, 65536, (32,), (-1,), (65536,)),),
         item_lines=1024,
-        fanout=1,
-        ragged=False,
         fixed=False,
         comes_back=True,
+        num_pieces=1,
+        fanout=1,
+        ragged=False,
         apart=True,
     )
 

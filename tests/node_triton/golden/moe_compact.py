@@ -220,7 +220,7 @@ def relation(point, given):
 def moe_compact_node_pack(
     call: tl.int64,
     num_sources: tl.int64,
-    refuses: tl.int64,
+    says: tl.int64,
     weights: tl.int64,
     source_0: tl.int64,
     slab_at_0: tl.int64,
@@ -230,7 +230,7 @@ def moe_compact_node_pack(
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    refuses = refuses.to(tl.int64)
+    says = says.to(tl.int64)
     weights = weights.to(tl.int64)
     source_0 = source_0.to(tl.int64)
     slab_at_0 = slab_at_0.to(tl.int64)
@@ -240,7 +240,7 @@ def moe_compact_node_pack(
     hop.pack(
         call,
         num_sources,
-        refuses,
+        says,
         weights,
         source_fields=(source_0,),
         slab_at=(slab_at_0,),

@@ -115,13 +115,13 @@ def redistribute_node_place(call: tl.int64, extent_rank: tl.int64, extent_ranks:
         call,
         given=(extent_rank, extent_ranks),
         piece=piece,
-        num_pieces=3,
         rows=((16, 4096, 4096, 4096, (), (), ()),),
         item_lines=1024,
-        fanout=1,
-        ragged=False,
         fixed=True,
         comes_back=True,
+        num_pieces=3,
+        fanout=1,
+        ragged=False,
         apart=False,
     )
 

@@ -82,13 +82,13 @@ def ulysses_node_place(call: tl.int64, extent_rank: tl.int64, extent_ranks: tl.i
         call,
         given=(extent_rank, extent_ranks),
         piece=piece,
-        num_pieces=2,
         rows=((16, 16384, 256, 256, (64,), (32,), (256,)),),
         item_lines=1024,
-        fanout=1,
-        ragged=False,
         fixed=True,
         comes_back=True,
+        num_pieces=2,
+        fanout=1,
+        ragged=False,
         apart=False,
     )
 

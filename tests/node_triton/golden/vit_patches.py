@@ -114,13 +114,13 @@ def vit_patches_node_place(
         call,
         given=(input_height, input_width, input_packing, extent_ranks),
         piece=piece,
-        num_pieces=1,
         rows=((2, 588, 3, 42, (14,), (-1,), (42,)),),
         item_lines=1024,
-        fanout=1,
-        ragged=True,
         fixed=False,
         comes_back=True,
+        num_pieces=1,
+        fanout=1,
+        ragged=True,
         apart=False,
     )
 

@@ -114,13 +114,13 @@ def vit_patches_nchw_node_place(
         call,
         given=(input_height, input_width, input_packing, extent_ranks),
         piece=piece,
-        num_pieces=1,
         rows=((1, 588, 1, 1, (14, 14, 3), (-1, 1, -2), (42, 3, 1)),),
         item_lines=1024,
-        fanout=1,
-        ragged=True,
         fixed=False,
         comes_back=True,
+        num_pieces=1,
+        fanout=1,
+        ragged=True,
         apart=False,
     )
 

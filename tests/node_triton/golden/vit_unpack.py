@@ -9,6 +9,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 pieces = load("pieces")
+chains = load("chains")
 move = load("move")
 give_back = load("give_back")
 
@@ -36,9 +37,9 @@ def piece(number: tl.constexpr, entry, cells_before, given):
             tl.where(value_3, -1, reached_),
             (value_2 + (3584 * places_3)),
             0,
-            (14,),
-            (1,),
-            (16,),
+            (1, 14),
+            (0, 1),
+            (0, 16),
             (),
         )
     return found
@@ -80,18 +81,16 @@ def vit_unpack_node_place(call: tl.int64, input_places: tl.int64, extent_ranks: 
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     input_places = input_places.to(tl.int64).to(tl.pointer_type(tl.int64))
     extent_ranks = extent_ranks.to(tl.int64)
-    pieces.place(
+    chains.place(
         call,
         given=(input_places, extent_ranks),
         piece=piece,
-        num_pieces=1,
         rows=((2, 42, 42, 42, (), (), ()),),
         item_lines=1024,
-        fanout=1,
-        ragged=False,
         fixed=False,
         comes_back=True,
-        apart=False,
+        group=128,
+        entry=(14, 1, 14, 0, 208),
     )
 
 
@@ -114,8 +113,8 @@ def vit_unpack_node_dispatch(
         source_fields=(source_0,),
         rows_at=(rows_at_0,),
         rows=((2, 42, 42, 42, (), (), ()),),
-        steps=1,
-        num_loops=1,
+        steps=2,
+        num_loops=2,
         lines_at_once=(256,),
         item_lines=1024,
         apart=False,
@@ -154,7 +153,7 @@ def vit_unpack_node_combine(
         result,
         result_bytes,
         sizes=(2, 42, 42, 42, (), (), ()),
-        steps=1,
+        steps=2,
         lines_at_once=256,
         item_lines=1024,
     )

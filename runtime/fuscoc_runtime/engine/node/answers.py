@@ -15,6 +15,7 @@ from torch import Tensor
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.engine.node.exact import POINTS_TOLD
 from fuscoc_runtime.engine.node.rings import HandleRings, Launched, RingEntry
+from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.kernels.commands import Command, Launch, carry_out
 from fuscoc_runtime.kernels.loader import address
@@ -48,6 +49,10 @@ class AnsweringNode(TritonNode):
         self._adopt = self._program.load("answer", "adopt", (names[0], "ticket", *names[1:]))
         asks.answered_by(self)
 
+    def configure(self, programs: Programs) -> None:
+        super().configure(programs)
+        self._asks.forget()
+
     def around(self, commands: Sequence[Command]) -> list[Command]:
         """The commands of a dispatch, with those of its reply."""
         return [
@@ -56,43 +61,45 @@ class AnsweringNode(TritonNode):
             Launch(self._adopt, "reply.programs"),
         ]
 
-    def adopted(self, asked: Launched, weights: Tensor | None) -> dict[str, int]:
-        """The numbers of these; what the reply's combine needs is the ``reply`` of ``asked``."""
-        num_sources = asked.num_sources // self._share
+    def adopting(self, index: int, num_sources: int) -> dict[str, int]:
+        """What these are given in all dispatches of so many segments into the memory of an entry,
+        but for ticket and weights."""
+        known = self._asks.buffers_of(index)["routing"]
+        return self._numbers(index, num_sources // self._share, address(known))
+
+    def adopt(self, asked: Launched, weights: Tensor | None) -> None:
+        """Make what the reply's combine needs the ``reply`` of ``asked``."""
         buffers = self._buffers[asked.entry.index]
         asked.reply = replace(
-            asked, num_sources=num_sources, codes=buffers["codes"], routing=buffers["routing"],
-            weights=weights,
+            asked, num_sources=asked.num_sources // self._share, codes=buffers["codes"],
+            routing=buffers["routing"], weights=weights,
         )  # fmt: skip
-        weights_at = 0 if weights is None else address(weights)
-        return self._numbers(asked.entry, num_sources, weights_at, address(asked.routing))
 
     def announce(self, entry: RingEntry) -> None:
         """Before this rank refuses a dispatch."""
-        carry_out([Launch(self._announce, "reply.one")], self._numbers(entry))
+        carry_out([Launch(self._announce, "reply.one")], self._refused(entry))
 
     def refuse(self, entry: RingEntry) -> None:
         """Behind that."""
-        carry_out([Launch(self._adopt, "reply.programs")], self._numbers(entry))
+        carry_out([Launch(self._adopt, "reply.programs")], self._refused(entry))
 
     @property
     def private_bytes(self) -> int:
         shared = [buffers[name].nbytes for buffers in self._buffers for name in SHARED]
         return super().private_bytes - sum(shared)
 
-    def _numbers(
-        self, entry: RingEntry, num_sources: int = 0, weights: int = 0, known: int = 0
-    ) -> dict[str, int]:
+    def _refused(self, entry: RingEntry) -> dict[str, int]:
+        return {**self._numbers(entry.index), "ticket": entry.ticket, "reply.weights": 0}
+
+    def _numbers(self, index: int, num_sources: int = 0, known: int = 0) -> dict[str, int]:
         fanout = self.shuffle.program.fanout
         shares = -(-num_sources * fanout // POINTS_TOLD)
         return {
-            "ticket": entry.ticket,
             "reply.one": 1,
-            "reply.call": self._tables[entry.index].data_ptr(),
+            "reply.call": self._tables[index].data_ptr(),
             "reply.num_sources": num_sources,
             "reply.fanout": fanout,
             "reply.segments": self._share,
-            "reply.weights": weights,
             "reply.known": known,
             "reply.programs": max(1, min(shares, self._programs.reducers)),
         }

@@ -82,6 +82,7 @@ def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant)
         apart_elems=program.runs[0].cell_elems if program.relation.apart else 0,
         ragged=program.relation.extents_kernel is not None,
         every_rank=program.every_rank,
+        looks_up=bool(program.inputs),
         cubins={
             cubin.arch: artifact.code[cubin.file]
             for cubin in variant.cubins

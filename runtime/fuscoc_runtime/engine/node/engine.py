@@ -132,7 +132,7 @@ class NodeEngine:
             ProtocolError: across nodes, this rank has refused a call that it cannot follow.
         """
         earlier = self._own(earlier)
-        with self._in_turn():
+        with self.in_turn():
             try:
                 if problem is not None:
                     raise problem
@@ -201,7 +201,7 @@ class NodeEngine:
             ProtocolError: across nodes, this rank has refused a call that it cannot follow.
         """
         handle = self._own(handle)
-        with self._in_turn():
+        with self.in_turn():
             try:
                 given, rows_ticket = self._combine_rows(rows, handle, named, num_rows)
                 make = torch.zeros if self.node.zeroes_results else torch.empty
@@ -215,7 +215,8 @@ class NodeEngine:
         return results
 
     @contextmanager
-    def _in_turn(self) -> Iterator[None]:
+    def in_turn(self) -> Iterator[None]:
+        """Around a call, behind all others, on this rank's device. Raises what ends all calls."""
         with current_device(self.members.device), self.order.turn():
             self.check_can_follow()
             try:

@@ -30,6 +30,7 @@ from fuscoc_runtime.engine.node.triton_memory import (
     new_scratch,
     new_segments,
     segment_words,
+    uploaded,
 )
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
 from fuscoc_runtime.errors import FuscoRuntimeError
@@ -89,6 +90,7 @@ class ExactNode:
     """A shuffle among the ranks of one node; construction is collective over ``members``."""
 
     rails: Rails | None = None
+    is_out_of_step = False  # between nodes, as `NodeKernels` has it
 
     def __init__(
         self,
@@ -107,7 +109,7 @@ class ExactNode:
         self._follow = program.load("answer", "follow", follow)
         self.zeroes_results, self._fanout = node.places_results, shuffle.program.fanout
         self._members, device = members, members.device
-        self.state, self.page = new_state(program.num_ranks, device)
+        self.state, self.page = new_state(members.topology.num_ranks, device)
         self.report = Report(device, program.num_ranks)
         self._routing = torch.zeros(ROUTING_WORDS, dtype=torch.int32, device=device)  # of combines
         self._programs = program.model(num_sms)
@@ -133,6 +135,11 @@ class ExactNode:
     def window_bytes(self) -> int:
         """Bytes of this rank's window, now."""
         return self._memory.window.local.numel()
+
+    @property
+    def private_bytes(self) -> int:
+        """Bytes besides, now: none but those of handles."""
+        return 0
 
     def points(self) -> Tensor:
         """int64 [num_ranks, max_sources, fanout]: code and weight bits that the peers have told in
@@ -177,7 +184,7 @@ class ExactNode:
             FuscoRuntimeError: the ranks are out of step for good.
         """
         if work is None:
-            self.refuse_dispatch()
+            self.refuse_dispatch(number)
             return Planned((), (-1,), 0, is_aborted=False)
         program, buffers, segments = self._program, work.buffers, work.segments
         values = program.given(inputs, extents) | {"num_slots": num_slots}
@@ -252,10 +259,12 @@ class ExactNode:
         known: Known,
         results: Sequence[Tensor],
         weights: Tensor | None,
+        is_late: bool = True,
     ) -> None:
         """Reduce each segment's rows [num_slots, elements] of every field, weighted by f32
         [num_sources, fanout], into ``results``, or copy them. Nothing waits; the host reads later
-        if ranks disagree, and sums that need others' rows are NaN then."""
+        if ranks disagree, and sums that need others' rows are NaN then. Weights that are not late
+        came with the dispatch, too."""
         program, launched = self._program, known.launched
         there = replace(launched, routing=self._routing)
         table = self._table(there, known.segments, known.first_slots, BACK)
@@ -265,26 +274,25 @@ class ExactNode:
         values |= program.fields_back(rows, results)
         program.kernels["combine"].launch(values, self._programs.combine)
 
-    def refuse_dispatch(self) -> None:
+    def refuse_dispatch(self, number: int) -> None:
         """Take the turn of a dispatch that plans without joining it."""
         buffers = new_buffers(self._program, 0)
-        table = self._upload(self._memory.table(0, self._programs, **self._words(buffers)))
+        table = self._new_table(0, buffers)
         self._epoch += 1
         self._program.refuse(table.data_ptr(), 1)
         if self._program.is_dense:
             self._agree.launch({"call": table.data_ptr(), "joins": 0, "num_slots": 0}, 1)
 
-    def refuse_again(self) -> None:
+    def refuse_again(self, number: int, known: Known | None) -> None:
         """Take the turn of a dispatch along a routing without joining it."""
         buffers = new_buffers(self._program, 0)
-        table = self._upload(self._memory.table(0, self._programs, **self._words(buffers)))
+        table = self._new_table(0, buffers)
         self._epoch += 1
         self._again.launch({"call": table.data_ptr(), "number": -1, "ticket": 1}, 1)
 
-    def refuse_combine(self) -> None:
+    def refuse_combine(self, known: Known | None) -> None:
         """Take a combine's turn without joining it."""
-        words = self._words({"routing": self._routing})
-        table = self._upload(self._memory.table(BACK, self._programs, **words))
+        table = self._new_table(BACK, {"routing": self._routing})
         self._tell_peers(table, 0, 0, 0, self._routing, refuses=True)
 
     def _launch(
@@ -298,7 +306,7 @@ class ExactNode:
         """All of a dispatch that plans."""
         program, num_sources = self._program, launched.num_sources
         words = call_words(program, work.scratch, work.segments, work.buffers)
-        table = self._upload(self._memory.table(0, self._programs, **self._words(words)))
+        table = self._new_table(0, words)
         launched.routing.zero_()
         if faults is not None:  # as points that cannot be moved, of this first use
             launched.routing[DROPPED + 1 : DROPPED + 2].copy_(faults)
@@ -350,12 +358,21 @@ class ExactNode:
         self._tell.launch({**values, "refuses": int(refuses)}, programs)
 
     def _table(
-        self, launched: Launched, segments: Tensor, first_slots: Tensor, entry: int = 0
+        self,
+        launched: Launched,
+        segments: Tensor,
+        first_slots: Tensor,
+        entry: int = 0,
     ) -> Tensor:
         """The table of a call along a routing."""
         held = {"codes": launched.codes, "first_slots": first_slots, "routing": launched.routing}
         words = segment_words(segments) | {name: address(each) for name, each in held.items()}
-        return self._upload(self._memory.table(entry, self._programs, **self._words(words)))
+        return self._new_table(entry, words)
+
+    def _new_table(self, entry: int, others: Mapping[str, int | Tensor]) -> Tensor:
+        """A table on the device, with ``others`` of its words."""
+        table = self._memory.table(entry, self._programs, **self._words(others))
+        return uploaded(table, self._members.device)
 
     def _words(self, others: Mapping[str, int | Tensor]) -> dict[str, int]:
         """Words of every table, and ``others``."""
@@ -365,12 +382,6 @@ class ExactNode:
             name: address(each) if isinstance(each, Tensor) else each
             for name, each in named.items()
         }
-
-    def _upload(self, table: list[int]) -> Tensor:
-        """A table on the device, without waiting."""
-        if self._program.interpreted:
-            return torch.tensor(table)
-        return torch.tensor(table, pin_memory=True).to(self._members.device, non_blocking=True)
 
     def _new_memory(self, limits: Limits) -> TritonMemory:
         return TritonMemory(self._program, limits, self._allocate, 1, is_exact=True)
@@ -389,7 +400,7 @@ class ExactNode:
             min(_grown(wanted.capacity, held.capacity), MAX_SLOTS),
         )
         epoch, meetings = self.state[[PLAN_EPOCH, MEETINGS]].tolist()  # waits for the device
-        self._members.meet("window allocation")
+        self._meet()
         self._memory.free()  # both at once might not fit
         problem, rank = None, self._members.rank
         memory = attempt(rank, partial(self._new_memory, limits))
@@ -401,8 +412,12 @@ class ExactNode:
         self._memory.pretend(epoch, meetings)
         if not self._program.interpreted:
             torch.cuda.current_stream(self._members.device).synchronize()
-        self._members.meet("window allocation")
+        self._meet()
         return problem
+
+    def _meet(self) -> None:
+        """Wait for all ranks that share windows."""
+        self._members.meet("window allocation")
 
 
 def _fits(wanted: Limits, held: Limits) -> bool:

@@ -1,4 +1,4 @@
-"""Exact sizes inside one node: calls without ``max_sources``, by kernels that plan themselves."""
+"""Exact sizes: calls without ``max_sources``, by kernels that plan themselves."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.windows import outlast_process
 from fuscoc_runtime.engine import sizes
 from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
@@ -28,8 +29,11 @@ from fuscoc_runtime.engine.row_fields import like_the_source
 from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.errors import (
     FuscoRuntimeError,
+    HopTimeoutError,
     InputError,
+    NetworkError,
     OptionError,
+    ProtocolError,
     RefusedCallError,
 )
 from fuscoc_runtime.manifest.schema import ShuffleSpec
@@ -69,7 +73,7 @@ class _Prepared:
 
 
 class ExactEngine:
-    """This process's rank of one shuffle inside one node; construction is collective.
+    """This process's rank of one shuffle; construction is collective.
 
     A dispatch that plans waits for the counts. If they say that a rank cannot join it, all ranks
     make the call once more by the general engine: what is wrong on any of them is raised on all,
@@ -217,9 +221,10 @@ class ExactEngine:
                     self.shuffle.program, own.source_shapes, self.members.device, make
                 )
             except Exception:
-                self.node.refuse_combine()
+                self.node.refuse_combine(self._known(own))
                 raise
-            self.node.combine(given, own.known, list(results.values()), weights)
+            is_late = bool(named) or not own.weights
+            self.node.combine(given, own.known, list(results.values()), weights, is_late)
         return results
 
     def lends(self, rows: Tensor) -> bool:
@@ -267,10 +272,13 @@ class ExactEngine:
     @property
     def private_bytes(self) -> int:
         """Bytes held between calls, besides: those of handles are not the engine's."""
-        return 0
+        return self.node.private_bytes
 
     def close(self) -> None:
-        """Let go of the window and the kernels; no call may follow."""
+        """Let go of the window and the kernels; no call may follow. Memory that the network may
+        still write to stays as long as the process."""
+        if self.is_stuck and self.members.device.type == "cuda":
+            outlast_process(self.node)
         self._watch.close()
         if self.reply is not None:
             self.reply.close()
@@ -290,8 +298,25 @@ class ExactEngine:
                 for each in (self, self.reply, self._asks):
                     if each is not None:
                         each._watch.raise_loss()
+                self._check_step()
                 self._find()
-                yield
+                try:
+                    yield
+                except (HopTimeoutError, NetworkError) as error:
+                    if self.node.rails is not None:  # what of the call is under way stays so
+                        self._watch.lose(error)
+                    raise
+
+    def _check_step(self) -> None:
+        """Raise if this rank is out of step with those of other nodes."""
+        if self.node.is_out_of_step:
+            problem = "has refused a call, and cannot follow what others have made of it"
+            raise ProtocolError(f"rank {self.members.rank} {problem}: open the shuffle again")
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether work of this GPU may wait for a lost rank for ever."""
+        return self.node.rails is not None and self._watch.loss is not None
 
     def _prepare(
         self, positional: Sequence[Tensor], named: Mapping[str, Any], earlier: ExactHandle | None
@@ -326,9 +351,9 @@ class ExactEngine:
         that nothing is moved."""
         if isinstance(prepared, FuscoRuntimeError):
             if earlier is not None:
-                self.node.refuse_again()
+                self.node.refuse_again(self._number, self._known(earlier))
                 raise prepared
-            self.node.refuse_dispatch()
+            self.node.refuse_dispatch(self._number)
             return Planned((), (), 0, is_aborted=False)
         fields = list(prepared.arguments.fields.values())
         weights = prepared.weights if self.reply is None else None
@@ -381,6 +406,12 @@ class ExactEngine:
         """That of a reply where it is in the handle of the dispatch."""
         answers = isinstance(handle, ExactHandle) and handle.reply is not None
         return handle.reply if answers and handle.reply.engine is self else handle
+
+    def _known(self, handle: object) -> Known | None:
+        """The routing of a handle of this shuffle."""
+        if not isinstance(handle, ExactHandle) or handle.engine is not self:
+            return None
+        return handle.known
 
     def _check_handle(self, handle: object) -> None:
         if not isinstance(handle, ExactHandle):

@@ -39,8 +39,9 @@ PART_BYTES = 8192
 CTA_BYTES = 32 << 10
 """Bytes of a small call for every CTA: more CTAs take longer to start and to meet."""
 
-PLAN_THREADS = 512
-"""That look at an entry each, where kernels keep no boxes."""
+PLAN_THREADS, KEPT_ENTRIES = 512, 8
+"""Threads of a CTA that look at an entry each, where kernels keep no boxes; or at so many, where
+words are kept: then few CTAs have to go before those that copy come."""
 
 BOX_PADDING = 512
 """Bytes of staging memory for every box and rank, beside the rows."""
@@ -190,5 +191,6 @@ class PiecesNode(CudaNode):
         return min(self._ctas, max(2, 2 * -(-num_bytes // (2 * CTA_BYTES))))
 
     def _num_plan_ctas(self, num_sources: int) -> int:
-        points = self.pieces.entry_points * PLAN_THREADS
+        each = 1 if self.program.looks_up else KEPT_ENTRIES
+        points = self.pieces.entry_points * PLAN_THREADS * each
         return -(-num_sources * self.program.fanout // points) or 1 if points else 1

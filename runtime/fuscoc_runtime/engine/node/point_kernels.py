@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.state import SLOT_BITS
-from fuscoc_runtime.kernels.loader import device_module, launching
+from fuscoc_runtime.kernels.launches import start
+from fuscoc_runtime.kernels.loader import device_module
 
 TILE = 1024
 INTERPRETED_TILE = 1 << 16
@@ -53,5 +54,4 @@ def _launch(kernel: str, num_points: int, *arguments: Any) -> None:
     interpreted = arguments[0].device.type == "cpu"
     tile = INTERPRETED_TILE if interpreted else TILE
     function = getattr(device_module("point_values", interpreted=interpreted), kernel)
-    with launching(interpreted):
-        function[(-(-num_points // tile),)](*arguments, tile)
+    start(function, (*arguments, tile), -(-num_points // tile))

@@ -30,7 +30,8 @@ class NodeProgram:
     ``places_results`` planning stores where every segment lies; ``num_strides`` between its runs
     are known in calls alone. Where slots follow from ``pieces``, those of a ``ragged`` source are
     as many as inputs say. Segments that go to ``every_rank`` have ``fanout`` points for each. If
-    segments must lie apart, a source cell of the first field has ``apart_elems``.
+    segments must lie apart, a source cell of the first field has ``apart_elems``. Where rows go
+    may depend on inputs, which it ``looks_up``.
     """
 
     name: str
@@ -53,6 +54,7 @@ class NodeProgram:
     ragged: bool = False
     apart_elems: int = 0
     every_rank: bool = False
+    looks_up: bool = True
 
     @property
     def num_columns(self) -> int:

@@ -11,20 +11,27 @@ many ranks as there are of both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.comm.group import Membership, all_gather
-from fuscoc_runtime.comm.rails import Beside, Rails
-from fuscoc_runtime.comm.subgroups import node_group
+from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.windows import Allocate
 from fuscoc_runtime.engine.node.prepared import Prepared
 from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes
+from fuscoc_runtime.engine.node.rail_commands import (
+    PointExchange,
+    RailCommands,
+    gather_in_node,
+    packing,
+    rail_words,
+)
 from fuscoc_runtime.engine.node.rings import Launched, RingEntry, Sent
-from fuscoc_runtime.engine.node.slabs import Slabs, num_places
+from fuscoc_runtime.engine.node.slabs import Slabs, new_slab_memory, num_places
 from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.node.triton_memory import (
@@ -35,14 +42,11 @@ from fuscoc_runtime.engine.node.triton_memory import (
 )
 from fuscoc_runtime.engine.node.triton_program import COMBINED
 from fuscoc_runtime.errors import InputError
-from fuscoc_runtime.kernels.commands import Command, CommandList, Exchange, Launch, Turn
+from fuscoc_runtime.kernels.commands import Command, Launch, Turn
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 
-POINTS_PACKED = 256  # by a program at once, that go nowhere
-OWN = {"num_sources": "own_sources", "weights": "own_weights"}
-"""What a kernel is given of this rank's own segments, where others are given those taken on."""
 PLAN_EPOCH = 0  # a word of the state
 
 
@@ -68,13 +72,11 @@ class RailNode(TritonNode):
         self._taken_on = replace(limits, max_sources=self._num_nodes * self._stride)
         self.rails = self._rails = Rails(members)
         self._members = members
-        self._slabs = Slabs(
-            shuffle, node, topology, limits.max_sources, members.device, members.is_one_host
-        )
+        given = shuffle, node, topology, limits.max_sources
+        memory = new_slab_memory(*given, members.device)
+        self._slabs = Slabs(*given, memory, members.is_one_host)
         self._no_source = [torch.empty(0)] * len(shuffle.program.buffers["source"])
         super().__init__(artifact, shuffle, node, members, limits, num_sms)
-        tell = self._program.load("hop", "tell", ("told", "place"))
-        self._tells = [Launch(tell, "one", {"place": place}) for place in ("begun", "ended")]
 
     def dispatch(
         self,
@@ -101,9 +103,9 @@ class RailNode(TritonNode):
             **self._program.sizes_given(extents),
             **self._program.placement({}),
             **self._program.points(num_sources),
-            **self._packing(num_sources),
+            **packing(self._program, self._programs, self._stride, num_sources),
             "own_sources": num_sources,
-            "refuses": 0,
+            "says": 0,
         }
         names = [f"source.{field.name}" for field in program.buffers["source"]]
         names += [f"input.{name}" for name in program.inputs]
@@ -205,9 +207,9 @@ class RailNode(TritonNode):
             **self._lasting[entry.index],
             **self._program.placement({}),
             **self._program.fields_left(self._no_source),
-            **self._packing(0),
+            **packing(self._program, self._programs, self._stride, 0),
             "ticket": entry.ticket,
-            "refuses": 1,
+            "says": -1,
         }
         index = self._row_index(entry)
         if index is not None:
@@ -225,28 +227,20 @@ class RailNode(TritonNode):
         self.combine_prepared(prepared, handle, nothing, rows_ticket=-1)
 
     def gather(self, of_slot: Tensor) -> Tensor:
-        """What every rank of the node has for its slots, [ranks of the node, num_slots]."""
-        members, topology = self._members, self._members.topology
-        if topology.ranks_per_node == 1:
-            return of_slot[None]
-        if members.device.type == "cuda":
-            return all_gather(of_slot, node_group(members))
-        # Without a GPU nodes have no group of their own.
-        ranks = topology.node_ranks(self._program.node)
-        return all_gather(of_slot, members.group)[ranks.start : ranks.stop]
+        """See `gather_in_node`."""
+        return gather_in_node(self._members, of_slot)
 
     def bring_back(self, of_points: Tensor) -> Tensor:
         """What this rank has found for the points [num_sources, fanout] that it has taken on, 0 for
         those of others, at its own points: [max_sources, fanout]."""
-        found = of_points.view(self._num_nodes, self._stride, -1)
-        others = torch.empty_like(found)
-        exchange = self._rails.command(self._rails.between(found, others), is_told=True)
-        begins, ends = self._tells
-        commands = CommandList(self._device, [begins, exchange, ends])
-        values = {"one": 1, "told": self._rails.told, "begun": 0, "ended": 1}
-        self._rails.submit(commands, commands.numbers(values))
-        others[self._program.node] = found[self._program.node]
-        return others.sum(0)
+        exchange = self._points_between
+        exchange.sent.copy_(of_points.view_as(exchange.sent))
+        return exchange.carry_out().sum(0)
+
+    @cached_property
+    def _points_between(self) -> PointExchange:
+        tell = self._program.load("hop", "tell", ("told", "place"))
+        return PointExchange(self._program, self._rails, tell, self._stride)
 
     @property
     def num_rounds(self) -> int:
@@ -257,76 +251,24 @@ class RailNode(TritonNode):
     def private_bytes(self) -> int:
         """Bytes of tables, and of slabs."""
         own = sum(each.nbytes for points in self._own for each in points.values())
-        return super().private_bytes + own + self._slabs.num_bytes
+        return super().private_bytes + own + self._slabs.memory.num_bytes
 
     def _commands_forth(self) -> list[Command]:
-        """A dispatch: its relation, slabs, and what a node does with those that have come. With the
-        first round all points have come, so rows of each are moved while later ones travel."""
-        program, slabs = self._program, self._slabs
-        rounds = self._exchanges(slabs.out, slabs.landed, slabs.ranges)
-        evaluating = program.evaluating()
-        planning, forward = program.planning(), program.kernels["forward"]
-        moving = [Launch(forward, "programs", each, follows=True) for each in self._places()]
-        if len(rounds) > 1:
-            planning[0] = _behind(planning[0], rounds[0])
-            moving[1:] = [_behind(*each) for each in zip(moving[1:], rounds[1:], strict=True)]
-        commands: list[Command] = [
-            *evaluating,
-            Launch(program.kernels["pack"], "packing", OWN, follows=bool(evaluating)),
-            *rounds,
-            *planning,
-            *moving,
-        ]
+        """A dispatch."""
+        program, memory = self._program, self._slabs.memory
+        staged = self._memory.staged_places
+        self._commands = RailCommands(program, self._rails, self._slabs, staged)
+        commands = self._commands.forth()
         if self._may_overflow:
             acknowledge = program.load("hop", "acknowledge", ("call",))
-            receipts = self._rails.between(slabs.receipts_out, slabs.receipts)
+            receipts = self._rails.between(memory.receipts_out, memory.receipts)
             commands.append(self._rails.command(receipts, is_told=True))
             commands.append(Launch(acknowledge, "one"))
         return commands
 
     def _commands_back(self) -> list[Command]:
-        """A combine, on both sides of the network. Sums of a round travel while those of later ones
-        are made, and are added up while these travel."""
-        kernels, slabs = self._program.kernels, self._slabs
-        rounds = self._exchanges(slabs.back_out, slabs.back, slabs.ranges_back, is_packed=False)
-        commands: list[Command] = []
-        behind = []
-        for number, (names, each) in enumerate(zip(self._places(), rounds, strict=True)):
-            others = {**names, "num_sources": f"others.{number}"}
-            own = {**names, "num_sources": "own_sources"}
-            collect = Launch(kernels["collect"], "programs", others, follows=number == 0)
-            finish = Launch(kernels["finish"], "finishing", own, follows=True)
-            behind.append(finish if len(rounds) == 1 else _behind(finish, each))
-            commands += collect, each
-        return commands + behind
-
-    def _places(self) -> list[dict[str, str]]:
-        """By round the numbers that kernels are given of its places."""
-        return [
-            {name: f"{name}.{number}" for name in ("first", "end")}
-            for number in range(len(self._slabs.rounds))
-        ]
-
-    def _exchanges(
-        self,
-        sent: Tensor,
-        received: Tensor,
-        ranges: Callable[[range], list[range]],
-        is_packed: bool = True,
-    ) -> list[Exchange]:
-        """All rounds of a direction. Several travel beside the list, behind what comes before the
-        first one if everything ``is_packed`` then, else each behind what comes before it."""
-        rails, rounds = self._rails, self._slabs.rounds
-        if len(rounds) == 1:
-            return [rails.command(rails.between(sent, received), is_told=True)]
-        made = []
-        for places in rounds:
-            beside = None
-            if self._device.type == "cuda":
-                beside = Beside(self._device, not is_packed or places.start == 0)
-            what = rails.between(sent, received, ranges(places))
-            made.append(rails.command(what, is_told=True, beside=beside))
-        return made
+        """A combine."""
+        return self._commands.back()
 
     def _lasting_numbers(self, index: int) -> dict[str, int]:
         taken_on = self._taken_on.max_sources
@@ -339,24 +281,8 @@ class RailNode(TritonNode):
             "weights": address(self._buffers[index]["weights"]),
             **self._program.sizes(taken_on, self._programs),
             "programs": min(self._programs.dispatch, self._num_items),
-            **self._numbers_of_rounds(),
+            **self._commands.numbers,
         }
-
-    def _numbers_of_rounds(self) -> dict[str, int]:
-        """The places of every round, and how many segments of other nodes they are."""
-        numbers = {}
-        for number, places in enumerate(self._slabs.rounds):
-            numbers[f"first.{number}"], numbers[f"end.{number}"] = places.start, places.stop
-            numbers[f"others.{number}"] = (self._num_nodes - 1) * len(places)
-        return numbers
-
-    def _packing(self, num_sources: int) -> dict[str, int]:
-        """Programs that count so many segments, and others that pack them, and say of points of
-        further places that they go nowhere."""
-        points = self._stride * self.shuffle.program.fanout
-        useful = max(num_sources, -(-points // POINTS_PACKED))
-        counting = -(-num_sources // self.spec.tile_sources)
-        return {"packing": counting + min(self._programs.dispatch, useful)}
 
     @property
     def _num_items(self) -> int:
@@ -405,11 +331,5 @@ class RailNode(TritonNode):
 
     def _words(self, index: int) -> dict[str, int]:
         own = {f"own_{name}s": address(self._own[index][name]) for name in ("rank", "key")}
-        own["node_keys"] = address(self._program.node_keys)
-        told = {"exchanges": self._rails.told, "receipts_travel": int(self._may_overflow)}
-        return super()._words(index) | own | self._slabs.words | told
-
-
-def _behind(launch: Launch, exchange: Exchange) -> Launch:
-    """It when an exchange beside the list has ended."""
-    return replace(launch, follows=False, awaits=exchange)
+        own["receipts_travel"] = int(self._may_overflow)
+        return super()._words(index) | own | rail_words(self._program, self._rails, self._slabs)

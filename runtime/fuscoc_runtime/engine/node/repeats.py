@@ -1,4 +1,5 @@
-"""Calls that repeat earlier ones with other data: from arguments straight to a list of commands.
+"""Calls that repeat earlier ones with other data: from arguments straight to a list of commands,
+where the Triton kernels are launched by such lists.
 
 Between calls a program runs code of its own, which displaces this one's from the caches, so what a
 call costs the host is the code that it runs through. A call that `NodeEngine` has accepted is
@@ -22,6 +23,8 @@ from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.prepared import Prepared
 from fuscoc_runtime.engine.node.rails import RailNode
+from fuscoc_runtime.engine.node.rings import Launched
+from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.weights import version
 from fuscoc_runtime.errors import HopTimeoutError, NetworkError
 from fuscoc_runtime.kernels.commands import Turn
@@ -42,6 +45,16 @@ class _Dispatch:
     weight: str | None
     extents: Mapping[str, int]
     shapes: Mapping[str, torch.Size]
+    reply: _Reply | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Reply:
+    """What handles of replies to dispatches of one form have in common."""
+
+    engine: NodeEngine
+    inputs: tuple[str, ...]
+    shapes: Mapping[str, torch.Size]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +68,8 @@ class _Combine:
 
 
 class Repeats:
-    """The calls of one engine between nodes that repeat earlier ones. Each of them gives None where
-    it is for the engine to find out what is asked for.
+    """The calls of one engine that repeat earlier ones. Each of them gives None where it is for the
+    engine to find out what is asked for.
 
     Attributes:
         stream: of asynchronous calls; None on the CPU.
@@ -72,14 +85,17 @@ class Repeats:
         node, program = engine.node, engine.shuffle.program
         is_plain = not (program.is_compact or engine.is_ragged or node.zeroes_results)
         is_single = len(program.buffers["source"]) == len(program.buffers["target"]) == 1
-        if not isinstance(node, RailNode) or not is_plain or not is_single:
+        if not is_plain or not is_single or program.target.kind != "packed":
             return None
-        return Repeats(engine, node)
+        if isinstance(node, RailNode):
+            return RailRepeats(engine, node)
+        knows_keys = isinstance(node, TritonNode) and program.target.placement.kind != "table"
+        return Repeats(engine, node) if knows_keys and not program.relation.apart else None
 
-    def __init__(self, engine: NodeEngine, node: RailNode) -> None:
+    def __init__(self, engine: NodeEngine, node: Any) -> None:
         self._engine, self._node, self._order = engine, node, engine.order
         self._watch = engine.watch
-        self._weight = engine.shuffle.program.weight
+        self._weight = engine.shuffle.back.program.weight
         self._dispatches: dict[tuple[Any, ...], _Dispatch] = {}
         self._combines: dict[tuple[Any, ...], _Combine] = {}
         [field] = engine.shuffle.program.buffers["source"]
@@ -99,8 +115,10 @@ class Repeats:
         tensors = (*fields, *named.values())
         form: list[object] = [len(fields), *named]
         addresses = []
+        weight = self._weight
+        weigh = None if weight is None else named.get(weight.name)
         for tensor in tensors:
-            address = _look_at(tensor, form)
+            address = look_at(tensor, form, may_require_grad=tensor is weigh)
             if address is None or self._begin <= address < self._behind:
                 return None
             addresses.append(address)
@@ -108,22 +126,25 @@ class Repeats:
         if known is None or not self._is_eager():
             return None
         given = [addresses[position] for position in known.order]
-        if known.weight is None:
-            given.append(0)
         engine = self._engine
         with self._order.lock:
             stream, turn, end = self._start(is_beside, tensors)
             try:
-                launched = self._node.dispatch_prepared(
-                    known.prepared, given, known.num_sources, None, stream, turn
-                )
+                launched = self._start_dispatch(known, given, weigh, stream, turn)
             except (HopTimeoutError, NetworkError) as error:
                 engine.lose(error)
                 raise
             engine.entered(launched.entry)
         inputs = {name: named[name] for name in known.inputs}
         weights = {} if known.weight is None else {known.weight: named[known.weight]}
-        return NodeHandle(engine, launched, inputs, known.extents, known.shapes, weights), end
+        extents, reply = known.extents, None
+        if known.reply is not None:
+            assert launched.reply is not None
+            answers, read = known.reply, {name: inputs[name] for name in known.reply.inputs}
+            reply = NodeHandle(
+                answers.engine, launched.reply, read, extents, answers.shapes, weights
+            )
+        return NodeHandle(engine, launched, inputs, extents, known.shapes, weights, reply), end
 
     def remember_dispatch(
         self, fields: Sequence[Any], named: Mapping[str, Any], handle: NodeHandle
@@ -133,40 +154,46 @@ class Repeats:
         names += named
         form: list[object] = [len(fields), *named]
         tensors = (*fields, *named.values())
-        if any(_look_at(each, form) is None or not each.numel() for each in tensors):
-            return
-        weight = None
-        if self._weight is not None:
-            weight = self._weight.name
-            if named[weight].dtype != torch.float32:  # which it is made on its way
+        weight = None if self._weight is None else self._weight.name
+        weigh = None if weight is None else named.get(weight)
+        for each in tensors:
+            if look_at(each, form, may_require_grad=each is weigh) is None or not each.numel():
                 return
-        program, sent = self._engine.shuffle.program, handle.launched.sent
-        assert sent is not None
-        taken = [self._field, *program.inputs, *([weight] if weight is not None else [])]
+        # Others are made f32 on their way, or are those of an earlier call.
+        if weight is not None and (weigh is None or weigh.dtype != torch.float32):
+            return
+        program = self._engine.shuffle.program
+        num_sources = _own_sources(handle.launched)
         extents = [handle.extents[name] for name in program.extents]
-        _remember(
+        reply = None
+        if handle.reply is not None:
+            answers = handle.reply
+            reply = _Reply(answers.engine, tuple(answers.inputs), answers.source_shapes)
+        remember(
             self._dispatches,
             tuple(form),
             _Dispatch(
-                self._node.prepare_dispatch(extents, sent.num_sources),
-                tuple(names.index(name) for name in taken),
-                sent.num_sources,
+                self._prepare_dispatch(extents, num_sources),
+                tuple(names.index(name) for name in (self._field, *program.inputs)),
+                num_sources,
                 tuple(handle.inputs),
                 weight,
                 handle.extents,
                 handle.source_shapes,
+                reply,
             ),
         )
 
     def combine(self, rows: Any, handle: Any, is_beside: bool) -> tuple[Tensor, Event] | None:
         """`NodeEngine.combine` of rows in all slots."""
         engine = self._engine
+        if type(handle) is NodeHandle and handle.reply is not None:
+            handle = handle.reply
         if type(handle) is not NodeHandle or handle.engine is not engine:
             return None
         launched = handle.launched
-        assert launched.sent is not None
-        form = [handle.source_shapes[self._field], launched.sent.num_sources]
-        address = _look_at(rows, form)
+        form = [handle.source_shapes[self._field], _own_sources(launched)]
+        address = look_at(rows, form)
         if address is None:
             return None
         known = self._combines.get(tuple(form))
@@ -176,7 +203,7 @@ class Repeats:
             if weight.requires_grad or version(weight) != handle.versions[name]:
                 return None
         rows_ticket = 0
-        if self._begin <= address < self._behind:
+        if engine.lends(rows):
             rows_ticket = launched.entry.ticket
             if rows_ticket != engine.held:
                 return None
@@ -185,9 +212,7 @@ class Repeats:
         with self._order.lock:
             stream, turn, end = self._start(is_beside, (rows, result))
             try:
-                self._node.combine_prepared(
-                    known.prepared, launched, given, rows_ticket, stream, turn
-                )
+                self._start_combine(known.prepared, launched, given, rows_ticket, stream, turn)
             except (HopTimeoutError, NetworkError) as error:
                 engine.lose(error)
                 raise
@@ -195,17 +220,44 @@ class Repeats:
 
     def remember_combine(self, rows: Any, handle: NodeHandle) -> None:
         """An engine has made this combine."""
-        sent, shape = handle.launched.sent, handle.source_shapes[self._field]
-        if type(rows) is not Tensor or 0 in shape or sent is None:
+        if handle.reply is not None:
+            handle = handle.reply
+        shape, num_sources = handle.source_shapes[self._field], _own_sources(handle.launched)
+        if type(rows) is not Tensor or 0 in shape:
             return
-        form = [shape, sent.num_sources]
-        if len(rows) != handle.num_slots or _look_at(rows, form) is None:
+        form = [shape, num_sources]
+        if len(rows) != handle.num_slots or look_at(rows, form) is None:
             return
         [field] = self._engine.shuffle.program.buffers["source"]
         one = torch.empty(1, dtype=TORCH_DTYPES[field.dtype], device=self._engine.members.device)
-        prepared = self._node.prepare_combine(sent.num_sources)
+        prepared = self._prepare_combine(num_sources)
         known = _Combine(prepared, one.expand(shape), one.nbytes * shape.numel())
-        _remember(self._combines, tuple(form), known)
+        remember(self._combines, tuple(form), known)
+
+    def _prepare_dispatch(self, extents: Sequence[int], num_sources: int) -> Prepared:
+        prepared: Prepared = self._node.prepared(extents, num_sources)
+        return prepared
+
+    def _start_dispatch(
+        self,
+        known: _Dispatch,
+        given: Sequence[int],
+        weights: Tensor | None,
+        stream: int | None,
+        turn: Turn | None,
+    ) -> Launched:
+        weights = None if weights is None else weights.detach()
+        launched: Launched = self._node.start(
+            known.prepared, given, known.num_sources, weights, stream=stream, turn=turn
+        )
+        return launched
+
+    def _prepare_combine(self, num_sources: int) -> Prepared:
+        prepared: Prepared = self._node.prepared_back(num_sources)
+        return prepared
+
+    def _start_combine(self, *given: Any) -> None:
+        self._node.start_back(*given)
 
     def _watch_streams(self, ends: Ends) -> None:
         self._ends, self.stream = ends, ends.stream
@@ -241,11 +293,49 @@ class Repeats:
         return ends.address, turn, CallEnd(ends, event, told, caller, used)
 
 
-def _look_at(tensor: Any, form: list[Any]) -> int | None:
+class RailRepeats(Repeats):
+    """Those between nodes."""
+
+    def _prepare_dispatch(self, extents: Sequence[int], num_sources: int) -> Prepared:
+        prepared: Prepared = self._node.prepare_dispatch(extents, num_sources)
+        return prepared
+
+    def _start_dispatch(
+        self,
+        known: _Dispatch,
+        given: Sequence[int],
+        weights: Tensor | None,
+        stream: int | None,
+        turn: Turn | None,
+    ) -> Launched:
+        addresses = (*given, 0 if weights is None else weights.data_ptr())
+        launched: Launched = self._node.dispatch_prepared(
+            known.prepared, addresses, known.num_sources, None, stream, turn
+        )
+        return launched
+
+    def _prepare_combine(self, num_sources: int) -> Prepared:
+        prepared: Prepared = self._node.prepare_combine(num_sources)
+        return prepared
+
+    def _start_combine(self, *given: Any) -> None:
+        self._node.combine_prepared(*given)
+
+
+def _own_sources(launched: Launched) -> int:
+    """Segments of this rank."""
+    return launched.num_sources if launched.sent is None else launched.sent.num_sources
+
+
+def look_at(tensor: Any, form: list[Any], may_require_grad: bool = False) -> int | None:
     """The address of a tensor, if kernels can read it as it is; what else there is to check of it
     is added to the ``form``. None if the engine must look at it."""
-    if type(tensor) is not Tensor or tensor.layout != torch.strided or tensor.requires_grad:
+    if type(tensor) is not Tensor or tensor.layout != torch.strided:
         return None
+    if tensor.requires_grad:
+        if not may_require_grad:
+            return None
+        form.append(torch.is_grad_enabled())
     try:
         address: int = tensor.data_ptr()
     except RuntimeError:  # has no memory of its own, as inside torch.func
@@ -256,7 +346,7 @@ def _look_at(tensor: Any, form: list[Any]) -> int | None:
     return address
 
 
-def _remember(known: dict[Any, Any], form: Any, what: Any) -> None:
+def remember(known: dict[Any, Any], form: Any, what: Any) -> None:
     if len(known) >= MAX_FORMS:
         known.clear()
     known[form] = what

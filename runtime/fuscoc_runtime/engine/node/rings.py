@@ -126,6 +126,15 @@ class Launched:
         assert self.claims is not None
         return self.claims[: self.num_slots] == self.routing[EPOCH]
 
+    @property
+    def filling(self) -> tuple[Tensor, Tensor | None]:
+        """The same as bits, int32, 32 slots a word, and nothing; or as the numbers of the
+        dispatches that have filled the slots last, int32, and that of the latest one, [1]."""
+        if self.filled_bits is not None:
+            return self.filled_bits, None
+        assert self.claims is not None
+        return self.claims, self.routing[EPOCH : EPOCH + 1]
+
     def drop(self, count: Tensor) -> None:
         """Count further points, int64 [], that the dispatch has not moved; behind its launches."""
         at = DROPPED + self.routing[USES : USES + 1] % 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -28,8 +29,16 @@ a message of up to 16 MB a channel half of the channels."""
 MESSAGE_BYTES = 1_000_000
 """Of rows, about, that a round brings to a rank at least: with many ranks messages would be small
 else."""
+MOST_SENT = 256 << 20
+"""Bytes that a rank sends other nodes in a dispatch of exact sizes: what 50 GB/s carry in 5 ms.
+Segments have a place in every slab, whether they go there or not, and slabs of every node have
+memory; beyond this the general engine, which packs what goes to a node, carries a call out."""
 STEP = 8
 """Rounds are of multiples of so many places, whose flags are aligned."""
+STAGING_BYTES = 32 << 20
+"""Of partial rows of other nodes' segments, about, for which a window has room in any case. Where
+those of all places are more, half of them come in a second turn: until then peers wait for each
+other once more, some microseconds, which is little beside what so many rows take."""
 
 
 def num_places(node: NodeSpec, max_sources: int) -> int:
@@ -76,6 +85,28 @@ def lay_out_slab(
     )
 
 
+def staged_places(places: int, num_ranks: int, num_nodes: int, partial_bytes: int) -> int:
+    """Of so many places of every other node those whose partial rows a window has room for at a
+    time: all, or at least half."""
+    if num_ranks == 1 or num_nodes == 1 or partial_bytes == 0:
+        return places
+    half = -(-places // (2 * STEP)) * STEP
+    return min(places, max(half, room_for_places(num_ranks, num_nodes, partial_bytes)))
+
+
+def room_for_places(num_ranks: int, num_nodes: int, partial_bytes: int) -> int:
+    """Those for which there is room in any case."""
+    of_a_place = (num_ranks - 1) * (num_nodes - 1) * partial_bytes
+    return STAGING_BYTES // of_a_place // STEP * STEP
+
+
+def lay_out_back(node: NodeSpec, max_sources: int) -> tuple[dict[str, list[int]], int]:
+    """The same of a slab of a combine."""
+    places = num_places(node, max_sources)
+    rows = [places * node.partial_bytes]
+    return lay_out({"header": [HEADER_BYTES], "flags": [places * 4], "rows": rows})
+
+
 def divide(places: int, row_bytes: int, num_nodes: int) -> list[range]:
     """The rounds in which so many places of a slab travel, whose rows have so many bytes: at most
     three, of which that between the others is the largest."""
@@ -88,12 +119,54 @@ def divide(places: int, row_bytes: int, num_nodes: int) -> list[range]:
     return [range(*each) for each in pairwise(bounds)]
 
 
-class Slabs:
-    """All slabs of one rank. Of every node a row of each.
+@dataclass(frozen=True, eq=False)
+class SlabMemory:
+    """Memory of all slabs of one rank, of every node a row of each. Its headers are zeroed.
 
     Attributes:
         out, landed: slabs of a dispatch; ``back_out`` and ``back`` are those of a combine.
         receipts_out, receipts: int64 [num_nodes, 1], points for which there was no slot.
+    """
+
+    out: Tensor
+    landed: Tensor
+    back_out: Tensor
+    back: Tensor
+    receipts_out: Tensor
+    receipts: Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all slabs."""
+        return 2 * (self.out.nbytes + self.back_out.nbytes)
+
+
+def new_slab_memory(
+    shuffle: ShuffleSpec,
+    node: NodeSpec,
+    topology: Topology,
+    max_sources: int,
+    device: torch.device,
+) -> SlabMemory:
+    """Room for so many source segments of a rank."""
+    num_nodes = topology.num_nodes
+    _, nbytes = lay_out_slab(shuffle, node, topology, max_sources)
+    _, back_bytes = lay_out_back(node, max_sources)
+
+    def new(nbytes: int) -> Tensor:
+        return torch.zeros(num_nodes, nbytes, dtype=torch.uint8, device=device)
+
+    receipts_out, receipts = (new(8).view(torch.int64) for _ in range(2))
+    return SlabMemory(
+        new(nbytes), new(nbytes), new(back_bytes), new(back_bytes), receipts_out, receipts
+    )
+
+
+class Slabs:
+    """The slabs of calls of so many source segments of a rank, in memory that has room for them.
+
+    Attributes:
+        memory: where they are.
         rounds: places that travel together, in their order.
         rows_at: where the rows of a field begin in a slab, by value name.
         words: of a table.
@@ -105,65 +178,55 @@ class Slabs:
         node: NodeSpec,
         topology: Topology,
         max_sources: int,
-        device: torch.device,
+        memory: SlabMemory,
         is_one_host: bool,
     ) -> None:
         """``is_one_host``: whether all nodes are of one."""
-        forth, slab_bytes = lay_out_slab(shuffle, node, topology, max_sources)
-        num_nodes = topology.num_nodes
+        self.memory = memory
+        forth, self._forth_bytes = lay_out_slab(shuffle, node, topology, max_sources)
+        back, self._back_bytes = lay_out_back(node, max_sources)
         places = num_places(node, max_sources)
-        rows_back = [places * node.partial_bytes]
-        back, back_bytes = lay_out(
-            {"header": [HEADER_BYTES], "flags": [places * 4], "rows": rows_back}
-        )
-
-        def new(nbytes: int) -> Tensor:
-            return torch.zeros(num_nodes, nbytes, dtype=torch.uint8, device=device)
-
-        self.out, self.landed = new(slab_bytes), new(slab_bytes)
-        self.back_out, self.back = new(back_bytes), new(back_bytes)
-        self.receipts_out, self.receipts = (new(8).view(torch.int64) for _ in range(2))
         fields = shuffle.program.buffers["target"]
         row_bytes = [field.num_elems * TORCH_DTYPES[field.dtype].itemsize for field in fields]
         self.rounds = [range(places)]
         # Rows of compact targets are not moved round by round.
         if not (is_one_host or shuffle.program.is_compact):
-            self.rounds = divide(places, max(sum(row_bytes), node.partial_bytes), num_nodes)
+            widest = max(sum(row_bytes), node.partial_bytes)
+            self.rounds = divide(places, widest, topology.num_nodes)
         self._places = list(zip(forth["rows"], row_bytes, strict=True))
         self._places_back = [(HEADER_BYTES, 4), (back["rows"][0], node.partial_bytes)]
         self.rows_at = {
             f"slab_at.{field.name}": at for field, at in zip(fields, forth["rows"], strict=True)
         }
         self.words = {
-            "slabs_out": address(self.out),
-            "slabs_in": address(self.landed),
-            "slab_bytes": slab_bytes,
+            "slabs_out": address(memory.out),
+            "slabs_in": address(memory.landed),
+            "slab_bytes": memory.out.shape[1],
             **{f"slab_{name}": forth[name][0] for name in ("within", "within_rows", "counts")},
             "slab_columns": num_columns(shuffle, topology),
             "slab_keys": most_keys(shuffle, topology),
-            "backs_out": address(self.back_out),
-            "backs_in": address(self.back),
-            "back_bytes": back_bytes,
+            "backs_out": address(memory.back_out),
+            "backs_in": address(memory.back),
+            "back_bytes": memory.back.shape[1],
             "back_rows": back["rows"][0],
-            "receipts_out": address(self.receipts_out),
-            "receipts_in": address(self.receipts),
+            "receipts_out": address(memory.receipts_out),
+            "receipts_in": address(memory.receipts),
         }
 
     def ranges(self, places: range) -> list[range]:
         """Bytes of a slab of a dispatch that travel with these places: before the first ones all
         points, by which slots are planned."""
+        if len(self.rounds) == 1:
+            return [range(self._forth_bytes)]
         points = [range(self._places[0][0])] if places.start == 0 else []
         return points + _bytes_of(places, self._places)
 
     def ranges_back(self, places: range) -> list[range]:
         """The same of a combine. With every round goes a header: what it says of the call is known
         with the first, and who refuses it with the last one."""
+        if len(self.rounds) == 1:
+            return [range(self._back_bytes)]
         return [range(HEADER_BYTES), *_bytes_of(places, self._places_back)]
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all slabs."""
-        return 2 * (self.out.nbytes + self.back_out.nbytes)
 
 
 def _bytes_of(places: range, parts: Sequence[tuple[int, int]]) -> list[range]:

@@ -16,6 +16,7 @@ import torch
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.windows import Allocate, allocator
+from fuscoc_runtime.engine.node.prepared import Prepared
 from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes
 from fuscoc_runtime.engine.node.rings import HandleRings, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Programs
@@ -28,13 +29,16 @@ from fuscoc_runtime.engine.node.triton_memory import (
     new_segments,
 )
 from fuscoc_runtime.engine.node.triton_program import COMBINED, TritonProgram
-from fuscoc_runtime.kernels.commands import Command, CommandList, Launch, carry_out
+from fuscoc_runtime.kernels.commands import Command, CommandList, Launch, Turn, carry_out
 from fuscoc_runtime.kernels.loader import address, device_module
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 
 if TYPE_CHECKING:
     from fuscoc_runtime.engine.node.answers import AnsweringNode
+
+MAX_FORMS = 64
+"""Dispatches of so many different sizes are remembered."""
 
 RAGGED_TABLES = ("outer", "point_offset", "cell_offset")
 """Of `RaggedSizes`, what the relation of a ragged domain is given."""
@@ -90,11 +94,17 @@ class TritonNode:
             words = self._memory.table(index, programs, **lasting, **self._words(index))
             table.copy_(torch.tensor(words))
         self._lasting = [self._lasting_numbers(index) for index in range(len(self._tables))]
+        self.forget()
 
     def answered_by(self, reply: AnsweringNode) -> None:
         """Let dispatches leave what the kernels of a reply need."""
         self._reply = reply
         self._forth = CommandList(self._device, self._commands_forth())
+        self.forget()
+
+    def forget(self) -> None:
+        """What calls have been prepared with is not so any more."""
+        self._prepared: dict[tuple[tuple[int, ...], int, int], Prepared] = {}
 
     def buffers_of(self, index: int) -> Mapping[str, torch.Tensor]:
         """What belongs to the handles of a ring entry."""
@@ -118,7 +128,63 @@ class TritonNode:
         A dense target has ``num_slots`` on this rank. Of a ``ragged`` domain ``num_sources`` is
         what there is room for; its points beyond the last one are dropped.
         """
-        entry = self._next_entry()
+        assert not isinstance(ragged, EntrySizes), "they are evaluated before"
+        form = (tuple(extents), num_sources, num_slots)
+        prepared = self._prepared.get(form)
+        if prepared is None:
+            if len(self._prepared) >= MAX_FORMS:
+                self._prepared.clear()
+            prepared = self._prepared[form] = self.prepared(*form)
+        given = [address(each) for each in (*source, *inputs)]
+        if self._program.table is not None:
+            named = dict(zip(self.shuffle.program.inputs, given[len(source) :], strict=True))
+            given.append(named[self._program.table])
+        begun = self._program.bits_of_cells(source)
+        return self.start(prepared, given, num_sources, weights, num_slots, ragged, begun)
+
+    def prepared(self, extents: Sequence[int], num_sources: int, num_slots: int = 0) -> Prepared:
+        """All dispatches of so many segments with these extents, until the next `configure`."""
+        program, buffers = self._program, self.shuffle.program.buffers
+        alike = {
+            **program.sizes_given(extents),
+            **program.sizes(num_sources, self._programs),
+            **program.points(num_sources),
+            "num_sources": num_sources,
+            "num_slots": num_slots,
+            "weights": 0,
+        }
+        varied = ["ticket", "weights" if self._reply is None else "reply.weights", "begun"]
+        varied += [f"source.{field.name}" for field in buffers["source"]]
+        varied += [f"input.{name}" for name in self.shuffle.program.inputs]
+        if program.table is None:
+            alike |= program.placement({})
+        else:
+            varied.append("key_to_rank")
+        numbers = [
+            {**lasting, **alike, "call": table.data_ptr()}
+            for lasting, table in zip(self._lasting, self._tables, strict=True)
+        ]
+        if self._reply is not None:
+            for index, each in enumerate(numbers):
+                each |= self._reply.adopting(index, num_sources)
+        return Prepared(self._forth.names, numbers, varied)
+
+    def start(
+        self,
+        prepared: Prepared,
+        addresses: Sequence[int],
+        num_sources: int,
+        weights: torch.Tensor | None = None,
+        num_slots: int = 0,
+        ragged: RaggedSizes | None = None,
+        begun: torch.Tensor | None = None,
+        stream: int | None = None,
+        turn: Turn | None = None,
+    ) -> Launched:
+        """A dispatch with these ``addresses`` of sources and inputs, and of what is ``begun`` where
+        segments must lie apart; see `dispatch`, and `CommandList.submit`."""
+        # Who names the stream knows that it captures nothing.
+        entry = self._next_entry() if stream is None else self.rings.next(False)
         buffers = self._buffers[entry.index]
         handle = Launched(
             entry,
@@ -133,27 +199,18 @@ class TritonNode:
             num_slots,
             ragged,
         )
-        assert not isinstance(ragged, EntrySizes), "they are evaluated before"
         if handle.row_index is not None:  # before the peers know that this rank joins the call
             handle.row_index.fill_(-1)
-        values = {
-            **self._lasting[entry.index],
-            **self._values(handle),
-            **self._program.given(inputs, extents),
-            **self._program.fields_left(source),
-            **self._program.sizes(num_sources, self._programs),
-            **self._program.points(num_sources),
-            "num_slots": num_slots,
-        }
         if self._reply is not None:
-            values |= self._reply.adopted(handle, weights)
-        begun = self._program.bits_of_cells(source)
-        if begun is not None:
-            values["begun"] = address(begun)
+            self._reply.adopt(handle, weights)
+        at = [0 if each is None else address(each) for each in (weights, begun)]
+        numbers = prepared.fill(entry.index, (entry.ticket, *at, *addresses))
         if ragged is not None:
+            values = dict(zip(self._forth.names, numbers, strict=True))
             columns = [self._scratch[name] for name in ("rank", self._program.place)]
             self._evaluate_ragged(values, ragged, columns)
-        self._forth.submit(self._forth.numbers(values))
+            numbers = self._forth.numbers(values)
+        self._forth.submit(numbers, stream, turn)
         return handle
 
     def combine(
@@ -173,6 +230,31 @@ class TritonNode:
         values |= self._program.fields_back(rows, results)
         self._back.submit(self._back.numbers({**self._values(handle), **values}))
         return results
+
+    def prepared_back(self, num_sources: int) -> Prepared:
+        """All combines of so many segments, until the next `configure`."""
+        fields = [field.name for field in self.shuffle.program.buffers["source"]]
+        varied = ["ticket", "rows_ticket", "weights"]
+        varied += [f"{each}.{field}" for each in COMBINED for field in fields]
+        alike = {"programs": self._programs.combine, "num_sources": num_sources}
+        numbers = [{**alike, "call": table.data_ptr()} for table in self._tables]
+        return Prepared(self._back.names, numbers, varied)
+
+    def start_back(
+        self,
+        prepared: Prepared,
+        handle: Launched,
+        given: Sequence[int],
+        rows_ticket: int,
+        stream: int | None = None,
+        turn: Turn | None = None,
+    ) -> None:
+        """A combine, with addresses of rows and results and bytes of these ``given``; see `combine`
+        and `CommandList.submit`."""
+        entry = handle.entry
+        weights = 0 if handle.weights is None else address(handle.weights)
+        numbers = prepared.fill(entry.index, (entry.ticket, rows_ticket, weights, *given))
+        self._back.submit(numbers, stream, turn)
 
     def refuse_dispatch(self) -> RingEntry:
         """Take a dispatch's turn without joining it; see `CudaNode.refuse_dispatch`."""

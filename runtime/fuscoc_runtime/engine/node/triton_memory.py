@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import cache
+
 import torch
+import triton.language as tl
 from torch import Tensor
 
 from fuscoc_runtime.comm.requests import Window
@@ -10,6 +14,7 @@ from fuscoc_runtime.comm.windows import Allocate, outlast_calls
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.rings import ROUTING_WORDS
 from fuscoc_runtime.engine.node.schedule import Programs
+from fuscoc_runtime.engine.node.slabs import staged_places
 from fuscoc_runtime.engine.node.state import MAX_RANKS, Limits, lay_out, view_points
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
 from fuscoc_runtime.kernels.loader import address, device_module
@@ -28,6 +33,7 @@ class TritonMemory:
         limits: how large calls may be, the same on all ranks; of several nodes ``max_sources`` are
             the segments that a rank takes on.
         rows: the target's fields, [rows, elements].
+        staged_places: of another node, that partial rows come back of in one turn.
     """
 
     def __init__(
@@ -42,6 +48,10 @@ class TritonMemory:
         have none."""
         self.limits, self._program, self._is_exact = limits, program, is_exact
         self._num_rows = limits.row_capacity(program.num_ranks, program.is_compact)
+        self._stride = limits.max_sources // program.num_nodes
+        self.staged_places = staged_places(
+            self._stride, program.num_ranks, program.num_nodes, program.spec.partial_bytes
+        )
         self.sections, nbytes = self._lay_out(num_entries)
         self.window = allocate(nbytes)
         self._bases = self.window.peer_bases.tolist()
@@ -88,13 +98,14 @@ class TritonMemory:
     def table(self, entry: int, programs: Programs, **others: int) -> list[int]:
         """The table of calls whose handles have that entry, with ``others`` of its words; see
         device/words.py."""
-        words = device_module("words", interpreted=self._program.interpreted)
         named = {
             "rank": self._program.rank,
             "num_ranks": self._program.num_ranks,
             "num_nodes": self._program.num_nodes,
             "node": self._program.node,
-            "stride": self.limits.max_sources // self._program.num_nodes,
+            "stride": self._stride,
+            "staged": self._num_staged,
+            "staged_places": self.staged_places,
             "num_known": self._program.num_known,
             "num_keys": self._program.num_keys,
             "max_sources": self.limits.max_sources,
@@ -113,16 +124,19 @@ class TritonMemory:
             "combine_group": programs.combine_group,
             **others,
         }
-        table = [0] * words.NUM_WORDS.value
+        table = [0] * word_places(self._program.interpreted)["num_words"]
         table[: len(self._bases)] = self._bases
-        for name, value in named.items():
-            table[getattr(words, name.upper()).value] = value
-        return table
+        return with_words(table, named, self._program.interpreted)
+
+    @property
+    def _num_staged(self) -> int:
+        """Partial rows of every other rank that there is room for."""
+        return self._stride + (self._program.num_nodes - 1) * self.staged_places
 
     def _lay_out(self, num_entries: int) -> tuple[dict[str, list[int]], int]:
         """Offsets of the parts of a window, and its bytes."""
         program, limits, num_ranks = self._program, self.limits, self._program.num_ranks
-        sources, others = num_ranks * limits.max_sources, (num_ranks - 1) * limits.max_sources
+        sources, staged = num_ranks * limits.max_sources, (num_ranks - 1) * self._num_staged
         meeting = num_ranks * 4 * self._is_exact
         return lay_out(
             {
@@ -136,12 +150,37 @@ class TritonMemory:
                 "refused": [num_ranks * 8] * num_entries,
                 "points": [sources * program.shuffle.program.fanout * program.spec.point_bytes]
                 * (num_entries + self._is_exact),
-                "staging": [others * program.spec.partial_bytes if program.combines else 0],
+                "turns": [num_ranks * 8 * (program.num_nodes > 1)] * num_entries,
+                "staging": [staged * program.spec.partial_bytes if program.combines else 0],
                 "row_index": [limits.capacity * 8 * program.is_compact] * num_entries,
                 "claims": [limits.capacity * 4 * program.is_dense] * num_entries,
                 "rows": [self._num_rows * size for size in program.row_bytes],
             }
         )
+
+
+@cache
+def word_places(interpreted: bool) -> dict[str, int]:
+    """Where tables have their words, by name."""
+    named = vars(device_module("words", interpreted=interpreted))
+    return {
+        name.lower(): each.value for name, each in named.items() if isinstance(each, tl.constexpr)
+    }
+
+
+def with_words(table: Sequence[int], words: Mapping[str, int], interpreted: bool) -> list[int]:
+    """A table with other ``words``."""
+    places, made = word_places(interpreted), [*table]
+    for name, value in words.items():
+        made[places[name]] = value
+    return made
+
+
+def uploaded(table: list[int], device: torch.device) -> Tensor:
+    """A table on the device, without waiting."""
+    if device.type == "cpu":
+        return torch.tensor(table)
+    return torch.tensor(table, pin_memory=True).to(device, non_blocking=True)
 
 
 def new_scratch(program: TritonProgram, max_sources: int) -> dict[str, Tensor]:

@@ -26,6 +26,9 @@ from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, PiecesSpec, ShuffleSpec
 
+MAX_CHAINING = 4096
+"""Programs that plan groups of entries: none waits for another."""
+
 
 @dataclass(frozen=True)
 class Room:
@@ -92,6 +95,7 @@ class TritonPiecesNode(TritonNode):
         num_sms: int | None,
     ) -> None:
         assert node.pieces is not None
+        self._tile = node.tile
         self._pieces: PiecesSpec = node.pieces
         per_entry = node.pieces.per_entry
         self.max_entries = most = most_entries(
@@ -183,9 +187,14 @@ class TritonPiecesNode(TritonNode):
 
     @property
     def _plan_programs(self) -> int:
-        """Of `place`: each makes one kind of what an entry's piece has, or several in turn."""
+        """Of `place`: each makes one kind of what an entry's piece has, or several in turn; or all
+        of a group of entries that are alike."""
+        if self._interpreted:
+            return 1
+        if group := self._tile.get("chained"):
+            return min(-(-self._max_boxes // group), MAX_CHAINING)
         kinds = 1 + self._num_fields + self._program.combines
-        return 1 if self._interpreted else min(self._max_boxes * kinds, MAX_PROGRAMS)
+        return min(self._max_boxes * kinds, MAX_PROGRAMS)
 
     def _new_memory(self, allocate: Allocate) -> TritonMemory:
         room = Room(self._max_boxes, self._staging_bytes, self._max_flags)
@@ -197,7 +206,7 @@ class TritonPiecesNode(TritonNode):
         sizes = {
             "points_before": self.max_entries,
             "cells_before": self.max_entries,
-            "taken": 5,
+            "taken": 6,
             "sent_items": self._program.num_ranks * self._max_boxes,
         }
         if self.shuffle.program.relation.apart:

@@ -154,6 +154,13 @@ class TritonProgram:
             "num_ranks": num_ranks,
         }
 
+    @property
+    def table(self) -> str | None:
+        """The input that says where keys live, if one does."""
+        if self.target.kind == "dense" or self._key_to_rank is not None:
+            return None
+        return self.target.placement.table
+
     def placement(self, inputs: Mapping[str, Tensor]) -> dict[str, int]:
         """Where keys live, by what a table among the ``inputs`` says or without one."""
         owners = self._key_to_rank

@@ -74,7 +74,8 @@ def _error(
     target = declared.target
     match kind:
         case "bad_keys" if isinstance(target, PackedTarget):
-            return KeyRangeError(rank, render(target.key), count, target.num_keys - 1)
+            highest = target.num_keys - 1
+            return KeyRangeError(rank, render(target.key), count, highest, target.distinct)
         case "bad_keys":
             assert isinstance(target, DenseTarget)
             return DestinationError(rank, render(target.rank), render(target.slot), count)

@@ -28,4 +28,19 @@ def _load(name: str, interpreted: bool) -> ModuleType:
     spec: Any = importlib.util.spec_from_file_location(f"{__name__}.{mode}.{name}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    fix_keys(module)
     return module
+
+
+def fix_keys(module: ModuleType) -> None:
+    """Let Triton make the cache keys of a module's functions, in the order of their definition.
+
+    Triton 3.6 puts into the key of a function only those constants of its callees whose keys it
+    knows by then: with keys made when they are needed, the same kernel would be compiled again by a
+    process that has compiled others before.
+    """
+    from triton.runtime.jit import JITFunction
+
+    for function in vars(module).values():
+        if isinstance(function, JITFunction) and function.__module__ == module.__name__:
+            _ = function.cache_key

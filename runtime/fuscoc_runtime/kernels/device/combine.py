@@ -167,26 +167,38 @@ def enter(call, tag, planned):
         if joins(call, peer) & (tl.program_id(0) == 0):
             tell(call, words.BARRIER_AT, peer, tag)
     if planned == 0:
-        stage: tl.constexpr = words.COMBINE_ENTER
-        for step in range(1, num_ranks):
-            peer = (rank + step) % num_ranks
-            if joins(call, peer):
-                there = has_reached(call, words.BARRIER_AT, peer, tag)
-                if there == 0:
-                    polls = 0
-                    shown = 0
-                    stopped = 0
-                    while (there == 0) & (stopped == 0):
-                        stopped = sync.aborted(call)
-                        there = has_reached(call, words.BARRIER_AT, peer, tag)
-                        there |= has_left(call, peer)
-                        polls += 1
-                        shown = sync.show(call, polls, shown, stage, peer, 0)
-                        sync.pause()
-                    entered = entered & there
-                    if there == 1:
-                        sync.end_wait(call, shown)
+        entered = entered & told_by_all(call, words.BARRIER_AT, tag)
     return entered
+
+
+@triton.jit
+def told_by_all(call, name: tl.constexpr, tag):
+    """Wait until every peer that joins has told that it has got to the call, or has refused it;
+    whether all have."""
+    stage: tl.constexpr = words.COMBINE_ENTER
+    rank = sync.word(call, words.RANK)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    all_there = 1
+    for step in range(1, num_ranks):
+        peer = (rank + step) % num_ranks
+        if joins(call, peer):
+            there = has_reached(call, name, peer, tag)
+            if there == 0:
+                polls = 0
+                shown = 0
+                stopped = 0
+                while (there == 0) & (stopped == 0):
+                    stopped = sync.aborted(call)
+                    there = has_reached(call, name, peer, tag)
+                    there |= has_reached(call, words.REFUSED_AT, peer, tag)
+                    there |= has_left(call, peer)
+                    polls += 1
+                    shown = sync.show(call, polls, shown, stage, peer, 0)
+                    sync.pause()
+                all_there = all_there & there
+                if there == 1:
+                    sync.end_wait(call, shown)
+    return all_there
 
 
 @triton.jit
@@ -359,11 +371,13 @@ def sum_rows(
     partial_bytes: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
     weighted: tl.constexpr, places: tl.constexpr, strided: tl.constexpr, tile_rows: tl.constexpr,
     finalise: tl.constexpr = finalise, source_at: tl.constexpr = same_source, first_place=0,
-    end_place=0,
+    end_place=0, num_reduced: tl.constexpr = None,
+    reduced_at: tl.constexpr = None,
 ):  # fmt: skip
-    """Reduce the rows of other ranks' segments, if it ``reduces`` any and these are the first
-    places, and ``finalise`` so many of this rank's own, of which ``source_at`` says which they are
-    of the places between these."""
+    """Reduce the rows of other ranks' segments, if it ``reduces`` any, and ``finalise`` so many of
+    this rank's own, of which ``source_at`` says which they are of the places between these.
+    ``reduced_at`` says which segments of a rank are reduced, ``num_reduced`` how many; without it
+    all are."""
     state = sync.array(call, words.STATE, tl.int32)
     refusing = tl.load(sync.array(call, words.ROUTING, tl.int32) + words.REFUSING)
     rank = sync.word(call, words.RANK)
@@ -371,9 +385,10 @@ def sum_rows(
     size = sync.group_size(call, sync.word(call, words.COMBINE_GROUP))
     if tile_rows > 1:
         size = tile_rows
-    num_items = points.num_remote_items(call, points.most_sources(call), size) * reduces
-    if first_place != 0:
-        num_items = num_items * 0
+    most = points.most_sources(call)
+    if reduced_at is not None:
+        most = num_reduced(call, first_place, most)
+    num_items = points.num_remote_items(call, most, size) * reduces
     num_groups = (num_sources + size - 1) // size
     left = (num_items > 0).to(tl.int32)  # whether there may be something to reduce
     takes = (left == 1) | (num_groups > tl.num_programs(0))
@@ -417,6 +432,9 @@ def sum_rows(
                 source_rank, index = points.remote_item(call, item)
                 limit = tl.load(points.array_of_sources(call) + source_rank).to(tl.int64)
                 first = index * size
+                if reduced_at is not None:
+                    first = reduced_at(call, first_place, first)
+                    index = first // size
                 last = tl.minimum(first + size, limit)
                 if tile_rows > 1:
                     to = of_rows.staging(call, source_rank, rank, first, partial_bytes)
@@ -430,7 +448,7 @@ def sum_rows(
                             call, source_rank, source, rows, zero, add_row, store_partial,
                             partial_bytes, fanout, lanes, parts, weighted,
                         )  # fmt: skip
-                if index * size < limit:
+                if first < limit:
                     flags = sync.section(call, source_rank, words.COMBINE_FLAGS_AT, tl.int64)
                     tl.debug_barrier()  # the stores of every thread come first
                     at = flags + rank * max_sources + index

@@ -20,15 +20,16 @@ TOP = tl.constexpr(-(2**31))  # the bit of a number that calls do not reach
 
 @triton.jit
 def pack(
-    call, num_sources, refuses, weights, source_fields, slab_at, load_source: tl.constexpr,
+    call, num_sources, says, weights, source_fields, slab_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
     weighted: tl.constexpr, tile: tl.constexpr, tiles: tl.constexpr, compact: tl.constexpr,
     strided: tl.constexpr = False, given=(), relation: tl.constexpr = None,
 ):  # fmt: skip
-    """All slabs of a dispatch, by programs that count, one for those of the planner, and others. A
-    rank that ``refuses`` it has no segments, and says so. The
-    shuffle's own ``relation(point, given)`` says ranks, keys and cells of points; without one a
-    kernel before has evaluated it."""
+    """All slabs of a dispatch, by programs that count, one for those of the planner, and others.
+    Without segments a rank may say why, where it ``says`` another number than 0: -1 if it refuses
+    the call, or how many it has if these are more than there are places for. With exact sizes it
+    also refuses it if one of its points cannot be moved. The shuffle's own ``relation(point,
+    given)`` says ranks, keys and cells of points; without one a kernel before has evaluated it."""
     sync.follow()
     slabs.tell_exchange(call, 0)
     number = tl.program_id(0).to(tl.int64)
@@ -42,10 +43,17 @@ def pack(
             source_fields, slab_at, load_source, store_row, fanout, lanes, parts, weighted, strided,
             given, relation,
         )  # fmt: skip
-    if number == 0:
-        status = tl.where(refuses != 0, -1, num_sources).to(tl.int32)
+    status = tl.where(says != 0, says, num_sources).to(tl.int32)
+    tells = number == 0
+    if sync.is_exact(call):  # who is the last knows of all points
+        tells = sync.leave(sync.array(call, words.STATE, tl.int32))
+        routing = sync.array(call, words.ROUTING, tl.int32)
+        use = tl.load(routing + words.USES) + 1
+        dropped = tl.atomic_add(routing + words.DROPPED + (use & 1), 0)
+        status = tl.where(dropped > 0, -1, status)
+    if tells:
         for node in range(sync.word(call, words.NUM_NODES)):
-            slabs.store_header(slabs.leaving(call, node), slabs.epoch_of(call), status)
+            slabs.store_header(slabs.leaving(call, node), slabs.tag_of(call), status)
 
 
 @triton.jit

@@ -3,9 +3,10 @@
 `collect` reduces as inside a node, adds up the segments of other nodes and leaves a sum of each to
 the slab of its node. When slabs have travelled, `finish` adds up this rank's own segments: its own
 rows, then partial rows of its node, which are there since, then the sums of other nodes, in their
-order. Where slabs are large there are several of both kernels, for some of the places each: while
-sums of some travel, those of later ones are made, and those of earlier ones are added up. A rank
-that refuses the combine sends slabs all the same; what needs its rows is lost.
+order. Where staging would be large it has room for the partial rows of half of the places, which
+come in two turns. Where slabs are large there are several of both kernels, for some of the places
+each: while sums of some travel, those of later ones are made, and those of earlier ones are added
+up. A rank that refuses the combine sends slabs all the same; what needs its rows is lost.
 """
 
 import triton
@@ -33,25 +34,42 @@ def collect(
         slabs.tell_exchange(call, 0)
     turn = back.begin(call, ticket, rows_ticket)
     joins, tag = turn[0], turn[1]
+    if (first > 0) & (first % sync.word(call, words.STAGED_PLACES) == 0) & (joins == 1):
+        joins = begin_turn(call, tag)
     if joins == 1:
         back.sum_rows(
             call, num_sources, tag, 1, weights, rows, rows, zero, add_row, add_partial,
             store_partial, None, None, None, None, None, None, partial_bytes, fanout, lanes, parts,
             weighted, False, False, 1, collect_one, slabs.others_source, first, end,
+            slabs.num_reduced, slabs.reduced_source,
         )  # fmt: skip
     else:
-        if tl.program_id(0) == 0:
+        outdated = turn[3]
+        # With exact sizes that is so on all ranks, and the call has no number of its own.
+        if (tl.program_id(0) == 0) & ((outdated == 0) | (sync.is_exact(call) == 0)):
             back.refuse(call, tag)
         for place in range(tl.program_id(0).to(tl.int64), num_sources, tl.num_programs(0)):
             lose(call, slabs.others_source(call, first, end, place), fanout, lanes)
     if tl.program_id(0) == 0:
         for node in range(sync.word(call, words.NUM_NODES)):
             slab = slabs.going_back(call, node)
-            tl.store(slab.to(tl.pointer_type(tl.int64)), tag)
+            tl.store(slab.to(tl.pointer_type(tl.int64)), slabs.tag_back(call, tag))
             if joins == 0:
                 own = tl.full((), 1, tl.int32) << sync.word(call, words.RANK).to(tl.int32)
                 tl.atomic_or(slabs.status_of(slab), own, sem="relaxed")
     sync.leave(sync.array(call, words.STATE, tl.int32))
+
+
+@triton.jit
+def begin_turn(call, tag):
+    """Tell the peers that this rank has added up what they have sent so far, and wait until they
+    have: then staging may be written once more. Whether it may."""
+    rank = sync.word(call, words.RANK)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    if tl.program_id(0) == 0:
+        for step in range(1, num_ranks):
+            back.tell(call, words.TURNS_AT, (rank + step) % num_ranks, tag)
+    return back.told_by_all(call, words.TURNS_AT, tag)
 
 
 @triton.jit
@@ -134,7 +152,8 @@ def note_refusals(call, first, tag):
     """Count the ranks of nodes from ``first`` on whose rows some segment of this rank lacks."""
     node, exists, slab = nodes_from(call, first)
     own = tl.full((), 1, tl.int32) << sync.word(call, words.RANK).to(tl.int32)
-    is_theirs = tl.load(slab.to(tl.pointer_type(tl.int64)), mask=exists, other=0) == tag
+    is_theirs = tl.load(slab.to(tl.pointer_type(tl.int64)), mask=exists, other=0)
+    is_theirs = is_theirs == slabs.tag_back(call, tag)
     refusing = tl.load(slabs.status_of(slab), mask=exists, other=0)
     refusing = tl.where(exists & (is_theirs == 0), own, refusing)
     if vectors.largest(refusing, 0) > 0:
@@ -211,4 +230,4 @@ def flags_of(call, first, place, tag):
     _, exists, slab = nodes_from(call, first)
     told = tl.load(slab.to(tl.pointer_type(tl.int64)), mask=exists, other=0)
     flags = tl.load(slabs.flag_of(slab, place), mask=exists, other=0)
-    return tl.where(exists & (told != tag), slabs.LOST, flags)
+    return tl.where(exists & (told != slabs.tag_back(call, tag)), slabs.LOST, flags)

@@ -23,6 +23,7 @@ words, vectors, sync, plan = load("words"), load("vectors"), load("sync"), load(
 of_piece, made_boxes, kept = load("cells"), load("made_boxes"), load("kept")
 
 AT_ONCE = tl.constexpr(256)  # entries, boxes or words of slots that a program looks at at once
+CHAINS = tl.constexpr(5)  # of what is taken: boxes of `chains` so far
 MOST_POINTS = tl.constexpr(2.0**62)  # of an entry
 MOST_SIZES = tl.constexpr(4e18)  # points and cells beyond which they are not added up
 
@@ -83,6 +84,7 @@ def meet(
     taken = sync.array(call, words.TAKEN, tl.int64)
     tl.store(taken, 0)
     tl.store(taken + 1, 0)
+    tl.store(taken + CHAINS, 0)
     tl.store(taken + 2, tl.where(failed, 0, num_entries))
     tl.store(taken + 3, num_points)
     moved = sync.array(call, words.MOVED, tl.int64)
@@ -126,15 +128,28 @@ def place(
         cells = of_piece.cells_of(call, exists, found)
         index = entry * num_pieces + which
         made_boxes.make(call, job % kinds, index, found, cells, rows, item_lines, comes_back, apart)
+    made = sync.array(call, words.TAKEN, tl.int64) + 2
+    finish(call, made, made, num_pieces, stale, len(rows), fixed, comes_back)
+
+
+@triton.jit
+def finish(
+    call, made, kept_of, each, stale, num_fields: tl.constexpr, fixed: tl.constexpr,
+    comes_back: tl.constexpr,
+):  # fmt: skip
+    """The last program to come here counts the items of all boxes and tells how many there are:
+    ``each`` times the number at ``made``, or at ``kept_of`` if those that are there are right."""
     tl.debug_barrier()  # the stores of every thread come first
     exits = sync.array(call, words.STATE, tl.int32) + words.EXITS
     if tl.atomic_add(exits, 1, sem="acq_rel", scope="sys") == tl.num_programs(0) - 1:
         tl.store(exits, 0)
-        num_boxes = num_entries * num_pieces
         if stale != 0:
-            add_up_all(call, num_boxes, len(rows), comes_back)
+            num_boxes = tl.atomic_add(made, 0) * each  # which programs have counted up
+            add_up_all(call, num_boxes, num_fields, comes_back)
             if fixed:
                 kept.keep(call)
+        else:
+            num_boxes = tl.load(kept_of) * each
         tell_boxes(call, num_boxes)
 
 

@@ -220,11 +220,12 @@ def flag_counts(call):
 @triton.jit
 def told_sources(call, node, num_sources):
     """What a rank tells of its source segments, or of those that have landed from a node. With
-    exact sizes it refuses the call, -1, if one of its points cannot be moved."""
+    exact sizes it refuses the call, -1, if one of its points cannot be moved; between nodes its
+    slabs say so."""
     sources = num_sources.to(tl.int32)
     if sync.word(call, words.NUM_NODES) > 1:
         sources = slabs.sources_of(call, node)
-    if sync.is_exact(call):
+    elif sync.is_exact(call):
         routing = sync.array(call, words.ROUTING, tl.int32)
         use = tl.load(routing + words.USES) + 1
         sources = tl.where(tl.load(routing + words.DROPPED + (use & 1)) > 0, -1, sources)
@@ -430,7 +431,9 @@ def store_sources(call, counts, columns, failed):
     num_nodes = sync.word(call, words.NUM_NODES)
     me = sync.first_rank(call) + sync.word(call, words.RANK)
     own = tl.load(counts + me * (columns + 1) + columns)
-    tells = (failed == 0) & (own >= 0)  # whether this rank has joined the call itself
+    known = sync.word(call, words.IS_KNOWN) != 0
+    # Whether this rank has joined the call itself, and no host is told otherwise who refuses it.
+    tells = ((failed == 0) | known) & (own >= 0)
     most = tl.full((), 0, tl.int32)
     refusing = tl.full((), 0, tl.int32)
     for first in range(0, num_ranks * num_nodes, RANKS):
@@ -447,12 +450,13 @@ def store_sources(call, counts, columns, failed):
             refusing |= vectors.total(refuses.to(tl.int32) << peer.to(tl.int32), 0)
         sent = tl.maximum(sent, 0)
         if num_nodes > 1:  # every place of theirs: which have a segment, points say
-            sent = tl.where(exists, sync.word(call, words.MAX_SOURCES).to(tl.int32), 0)
+            sent = tl.where(exists, (num_nodes * sync.word(call, words.STRIDE)).to(tl.int32), 0)
         sent = tl.where(failed, 0, sent)
         tl.store(routing + peer, sent, mask=peer < num_ranks)
         most = tl.maximum(most, vectors.largest(sent, 0))
     tl.store(routing + words.MOST_SOURCES, most)
-    tl.store(routing + words.REFUSING, refusing)
+    # Of a known routing there is a handle all the same, with which nothing is combined.
+    tl.store(routing + words.REFUSING, tl.where(known & failed, -1, refusing))
 
 
 @triton.jit

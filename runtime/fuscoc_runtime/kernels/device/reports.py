@@ -13,13 +13,29 @@ words, vectors, sync = load("words"), load("vectors"), load("sync")
 @triton.jit
 def stops(call, counts, slots, columns):
     """With exact sizes, whether nothing of the call is moved, which all ranks find out alike: one
-    refuses it, or the windows are too small. ``slots`` are those of every rank."""
-    peer = tl.arange(0, words.MAX_RANKS)
-    there = peer < sync.word(call, words.NUM_RANKS)
-    sources = tl.load(counts + peer * (columns + 1) + columns, mask=there, other=0)
-    stop = (sources < 0) | (sources > sync.word(call, words.MAX_SOURCES))
+    refuses it, or the windows, or between nodes the slabs, are too small. ``slots`` are those of
+    every rank."""
+    there = tl.arange(0, words.MAX_RANKS) < sync.word(call, words.NUM_RANKS)
+    sources = most_sources(call, counts, columns)
+    stop = (sources < 0) | (sources > sync.word(call, words.STRIDE))
     stop = stop | (slots > sync.word(call, words.CAPACITY))
     return (vectors.largest((there & stop).to(tl.int32), 0) > 0) & (sync.is_exact(call) != 0)
+
+
+@triton.jit
+def most_sources(call, counts, columns):
+    """By place in a node, the most source segments of a rank there, of all nodes; -1 if one of them
+    refuses the call."""
+    place = tl.arange(0, words.MAX_RANKS)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    most = tl.full((words.MAX_RANKS,), 0, tl.int32)
+    refuses = most
+    for node in range(sync.word(call, words.NUM_NODES)):
+        at = counts + (node * num_ranks + place) * (columns + 1) + columns
+        sources = tl.load(at, mask=place < num_ranks, other=0)
+        most = tl.maximum(most, sources)
+        refuses = tl.minimum(refuses, sources)
+    return tl.where(refuses < 0, -1, most)
 
 
 @triton.jit
@@ -27,8 +43,7 @@ def report(call, counts, slots, rows, columns):
     """Tell the host, with exact sizes, what it waits for; by one program."""
     if sync.is_exact(call):
         peer = tl.arange(0, words.MAX_RANKS)
-        there = peer < sync.word(call, words.NUM_RANKS)
-        sources = tl.load(counts + peer * (columns + 1) + columns, mask=there, other=0)
+        sources = most_sources(call, counts, columns)
         store_report(call, words.REPORT_SLOTS + peer, slots)
         store_report(call, words.REPORT_SOURCES + peer, sources)
         store_report(call, words.REPORT_ROWS, rows)

@@ -60,6 +60,45 @@ def put(
 
 
 @triton.jit
+def settle(
+    places,
+    filled,
+    latest,
+    lost,
+    targets,
+    num_slots,
+    parts,
+    out_of_range: tl.constexpr,
+    tile_slots: tl.constexpr,
+    tile_parts: tl.constexpr,
+):
+    """``targets[i] = places[i]`` of the parts of slots that are filled, -1 of others; ``lost``
+    counts the slots of which a part is ``out_of_range``.
+
+    ``filled`` has bits of slots, 32 a word; or the number that the slot was filled at, which is
+    the ``latest`` one unless that is None.
+    """
+    slot = tl.program_id(0).to(tl.int64) * tile_slots + tl.arange(0, tile_slots)
+    inside = slot < num_slots
+    if latest is None:
+        there = (
+            tl.load(filled + slot // 32, mask=inside, other=0) >> (slot % 32).to(tl.int32)
+        ) & 1 != 0
+    else:
+        there = tl.load(filled + slot, mask=inside, other=0) == tl.load(latest)
+    wrong = slot < 0
+    for first in range(0, parts, tile_parts):
+        part = first + tl.arange(0, tile_parts)
+        at, here = slot[:, None] * parts + part[None, :], inside[:, None] & (part < parts)[None, :]
+        place = tl.load(places + at, mask=here, other=-1)
+        wrong |= vectors.total((place == out_of_range).to(tl.int64), 1) != 0
+        kept = tl.where(there[:, None], place, -1).to(targets.dtype.element_ty)
+        tl.store(targets + at, kept, mask=here)
+    count = vectors.total(wrong.to(tl.int64), 0)
+    tl.atomic_add(lost, count, mask=count > 0)
+
+
+@triton.jit
 def accumulate(
     rows,
     order,
@@ -74,8 +113,8 @@ def accumulate(
     """``memory[places[i]] += rows[order[i]]`` for ascending ``places``, of which those below 0 are
     none: the first of a place adds up all of them, one after the other, and rounds once."""
     for first in range(tl.program_id(0), num_rows, tl.num_programs(0)):
-        place = tl.load(places + first)
-        before = tl.load(places + first - 1, mask=first > 0, other=-1)
+        place = tl.load(places + first).to(tl.int64)
+        before = tl.load(places + first - 1, mask=first > 0, other=-1).to(tl.int64)
         if (place >= 0) & (place != before):
             for start in range(0, width, tile_words):
                 column = start + tl.arange(0, tile_words)
@@ -89,7 +128,7 @@ def accumulate(
                     row = tl.load(rows + source * width + column, mask=wide, other=0)
                     at += 1
                     # Which one is next is known before this one is there.
-                    here = tl.load(places + at, mask=at < num_rows, other=-1)
+                    here = tl.load(places + at, mask=at < num_rows, other=-1).to(tl.int64)
                     source = tl.load(order + at, mask=at < num_rows, other=0)
                     total += row.to(accumulator)
                 tl.store(to, total.to(memory.dtype.element_ty), mask=wide)

@@ -24,7 +24,8 @@ words, sync, points = load("words"), load("sync"), load("points")
 
 HEADER_BYTES = tl.constexpr(1024)
 STATUS = tl.constexpr(2)  # i32 word of a header, behind the tag of its call: source segments of a
-# rank, -1 if it refuses the dispatch; on the way back a bit for each rank of the node whose rows
+# rank, more than there are places for if it has packed none, -1 if it refuses the dispatch; on the
+# way back a bit for each rank of the node whose rows
 # some of the segments lack
 
 # Flags of places on the way back.
@@ -87,9 +88,18 @@ def is_of(slab, tag):
 
 
 @triton.jit
-def epoch_of(call):
-    """The tag of the running dispatch."""
-    return (tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1).to(tl.int64)
+def tag_of(call):
+    """The tag of the running dispatch. With exact sizes the epochs of nodes differ: one whose
+    windows are too small plans once more."""
+    epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
+    tag = sync.word(call, words.CALL_TAG)
+    return tl.where(tag != 0, tag, epoch.to(tl.int64))
+
+
+@triton.jit
+def tag_back(call, tag):
+    """The tag of the slabs of a combine, of which ``tag`` is that inside its node."""
+    return tag + (sync.word(call, words.CALL_TAG) << 33)
 
 
 @triton.jit
@@ -97,7 +107,7 @@ def sources_of(call, node):
     """The source segments that a slab has come with, -1 if its rank has refused the dispatch or is
     out of step."""
     slab = landed(call, node)
-    return tl.where(is_of(slab, epoch_of(call)), tl.load(status_of(slab)), -1)
+    return tl.where(is_of(slab, tag_of(call)), tl.load(status_of(slab)), -1)
 
 
 @triton.jit
@@ -126,6 +136,23 @@ def others_source(call, first, end, index):
 def own_source(call, first, end, index):
     """The segment at an index of this rank's own from there on."""
     return sync.word(call, words.NODE) * sync.word(call, words.STRIDE) + first + index
+
+
+@triton.jit
+def num_reduced(call, first, most):
+    """Segments of each other rank, of which there are at ``most`` so many, whose rows are reduced
+    before those from the place ``first`` on are added up: all of a turn at its begin."""
+    room, stride = sync.word(call, words.STAGED_PLACES), sync.word(call, words.STRIDE)
+    places = tl.minimum(room, stride - first)
+    return tl.where((first % room == 0) & (most > 0), sync.word(call, words.NUM_NODES) * places, 0)
+
+
+@triton.jit
+def reduced_source(call, first, index):
+    """The segment at an index of these."""
+    stride = sync.word(call, words.STRIDE)
+    places = tl.minimum(sync.word(call, words.STAGED_PLACES), stride - first)
+    return index // places * stride + first + index % places
 
 
 @triton.jit
@@ -163,7 +190,7 @@ def load_points(call, source, point, mask, fanout: tl.constexpr):
     node = source // sync.word(call, words.STRIDE)
     slab, num_points = landed(call, node), sync.word(call, words.STRIDE) * fanout
     word = tl.load(point_words(slab) + point - node * num_points, mask=mask, other=-1)
-    return tl.where(is_of(slab, epoch_of(call)), word, -1)
+    return tl.where(is_of(slab, tag_of(call)), word, -1)
 
 
 @triton.jit

@@ -47,8 +47,22 @@ def term(place, number, slots, bits, weighted: tl.constexpr):
 def staging(call, window, source_rank, source, partial_bytes: tl.constexpr):
     """Where a window keeps what ``source_rank`` sends back for a segment of the window's rank,
     which sends nothing to itself."""
-    index = place_among_others(source_rank, window) * sync.word(call, words.MAX_SOURCES) + source
+    index = place_among_others(source_rank, window) * sync.word(call, words.STAGED)
+    index += staged(call, source)
     return sync.word(call, window) + sync.word(call, words.STAGING_AT) + index * partial_bytes
+
+
+@triton.jit
+def staged(call, source):
+    """Where staging has a segment: of this node one behind the other, then those of others, of
+    which each has room for the places of a turn."""
+    at = tl.cast(source, tl.int64)  # it may be the place that a constant says
+    if sync.word(call, words.NUM_NODES) > 1:
+        stride, room = sync.word(call, words.STRIDE), sync.word(call, words.STAGED_PLACES)
+        own, node, place = sync.word(call, words.NODE), source // stride, source % stride
+        others = stride + place_among_others(node, own) * room + place % room
+        at = tl.where(node == own, place, others)
+    return at
 
 
 @triton.jit

@@ -27,7 +27,7 @@ COMBINE_FLAGS_AT = tl.constexpr(16)  # i64 [num_ranks][max_sources] tags of comb
 BARRIER_AT = tl.constexpr(17)  # i64 [num_ranks] latest combine of the handle that each has begun
 POINTS_AT = tl.constexpr(18)  # i64 [num_ranks][max_sources][fanout] slot code, weight in the top;
 # where rows are moved many at once i32 [num_ranks][max_sources], the code alone
-STAGING_AT = tl.constexpr(19)  # [num_ranks][max_sources] partial rows
+STAGING_AT = tl.constexpr(19)  # [num_ranks - 1][STAGED] partial rows
 STATE = tl.constexpr(20)  # address of the state
 RANKS = tl.constexpr(21)  # address of i64 [points], what the relation says of each
 KEYS = tl.constexpr(22)  # or slots, where the relation gives them
@@ -106,7 +106,13 @@ SLAB_KEYS = tl.constexpr(90)  # of them for keys, as many as any node has
 CELL_MARKS = tl.constexpr(91)  # address of [max_boxes] source cells that segments begin with
 POINT_BYTES = tl.constexpr(92)  # of what ranks tell each other of a point: 8, or 4
 RECEIPTS_TRAVEL = tl.constexpr(93)  # 1: behind every dispatch
-NUM_WORDS = tl.constexpr(94)
+STAGED = tl.constexpr(94)  # partial rows of each other rank that staging has room for
+STAGED_PLACES = tl.constexpr(95)  # and of how many places of another node: more come in turns
+TURNS_AT = tl.constexpr(96)  # i64 [num_ranks] latest combine whose second turn each has begun
+CALL_TAG = tl.constexpr(97)  # with exact sizes what slabs are told by: a call, and the dispatch
+# whose routing it follows; 0: by the epoch
+IS_KNOWN = tl.constexpr(98)  # 1: a dispatch along a known routing, whose report no host waits for
+NUM_WORDS = tl.constexpr(99)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks

@@ -155,7 +155,7 @@ __device__ __forceinline__ bool make_box(Box<kSteps>& box, const Loop* loop, int
 // Items of several boxes, in the order of the boxes: a CTA that has counted them finds the one with a
 // number in shared memory.
 struct Items {
-  static constexpr u32 kGroups = 512;
+  static constexpr u32 kGroups = 512, kFew = 8 * kWarp;
   u32 before[kGroups + 1];   // items of the boxes before a group of boxes, and of all
   alignas(16) u32 of_warp[kWarp];  // read in words of 16 bytes, none of which is to hold what others write
   u32 group, num_groups;     // boxes of a group, and how many there are
@@ -187,6 +187,24 @@ struct Items {
       __syncthreads();
     }
   }
+  // By a warp. There is memory of `most` boxes, a few: so they are looked up while their number comes.
+  template <class Count>
+  __device__ __forceinline__ void count_few(u32 num_boxes, u32 most, Count count) {
+    constexpr u32 most_of_lane = kFew / kWarp;
+    const u32 lane = threadIdx.x % kWarp, of_lane = max((most + kWarp - 1) / kWarp, 1u), first = lane * of_lane;
+    u32 here[most_of_lane], sum = 0;
+#pragma unroll
+    for (u32 i = 0; i < most_of_lane; ++i) here[i] = i < of_lane && first + i < most ? count(first + i) : 0;
+#pragma unroll
+    for (u32 i = 0; i < most_of_lane; ++i) sum += first + i < num_boxes ? here[i] : 0;
+    u32 end = sum_to_lane(sum) - sum;
+#pragma unroll
+    for (u32 i = 0; i < most_of_lane; ++i) {
+      end += first + i < num_boxes ? here[i] : 0;
+      if (i < of_lane) before[first + i + 1] = end;
+    }
+    if (lane == 0) before[0] = 0, group = 1, num_groups = of_lane * kWarp;
+  }
   __device__ __forceinline__ u32 total() const { return before[num_groups]; }
   // By a warp: the box of an item; the item becomes its number in that. All lanes look at a place each.
   template <class Count>
@@ -206,9 +224,14 @@ struct Items {
 // A warp's own copy of the box that it works on.
 template <class T>
 __device__ __forceinline__ void keep_box(T& mine, const T& box, int lane) {
+  constexpr int words = int(sizeof(T) / sizeof(u64)), rounds = (words + kWarp - 1) / kWarp;
+  u64 word[rounds];  // all of which come at once
+#pragma unroll
+  for (int i = 0; i < rounds; ++i) word[i] = __ldcg(reinterpret_cast<const u64*>(&box) + min(lane + i * kWarp, words - 1));
   __syncwarp();
-  for (int i = lane; i < int(sizeof(T) / sizeof(u64)); i += kWarp)
-    reinterpret_cast<u64*>(&mine)[i] = __ldcg(reinterpret_cast<const u64*>(&box) + i);
+#pragma unroll
+  for (int i = 0; i < rounds; ++i)
+    if (lane + i * kWarp < words) reinterpret_cast<u64*>(&mine)[lane + i * kWarp] = word[i];
   __syncwarp();
 }
 

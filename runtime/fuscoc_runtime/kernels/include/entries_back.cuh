@@ -160,19 +160,35 @@ struct GiveEntries : Back<GiveEntriesWords<Shape>> {
     const i64 first = i64(group) * All::kGroup;
     if constexpr (All::kAreRows) {
       const int num_words = All::num_words(call);
-      u32 ranks = 0;
-      for (int turn = 0; turn < num_words; ++turn)
-        for (const i64 code : Rows<Shape>(All::codes(call), first, num, turn, num_words, lane).code)
-          ranks |= code < 0 ? 0 : 1u << entry_rank(code);
-      const u32 absent = this->absent(group, ranks);
       const i64 end = (num_here - first) * All::entry_bytes;
       char* const to = call.result + first * All::entry_bytes;
+      // One of the words of every row, that of the rank itself if there are more, and the ranks in all others.
+      const int word = Shape::every_rank ? call.rank : 0;
+      const Rows<Shape> rows(All::codes(call), first, num, word, num_words, lane);
+      u32 ranks = 0;
+      if constexpr (Shape::every_rank) {
+#pragma unroll
+        for (int turn = 1; turn < kMaxRanks; ++turn) {
+          const bool there = turn < num_words;
+          for (const i64 code : Rows<Shape>(All::codes(call), first, there ? num : 0, there ? (word + turn) % num_words : 0,
+                                            num_words, lane).code)
+            ranks |= code < 0 ? 0 : 1u << entry_rank(code);
+        }
+      }
+      for (const i64 code : rows.code) ranks |= code < 0 ? 0 : 1u << entry_rank(code);
+      if (__reduce_or_sync(kAllLanes, ranks & ~(1u << call.rank)) == 0) {  // a sum of one row is that row
+        rows.copy([&](i64 code, i64 at, i64 inside) -> RowWord {
+          if (at >= end) return {};
+          return {code < 0 ? nullptr : call.rows + entry_slot(code) * Shape::row_bytes(0) + inside, to + at};
+        });
+        return;
+      }
+      const u32 absent = this->absent(group, ranks);
       if constexpr (Shape::every_rank) {
         add_up(first, num, num_words, end, absent, to);
         return;
       }
-      const Rows<Shape> rows(All::codes(call), first, num, 0, 1, lane);
-      const char* const came = staging(call.rank, 0, first);
+      const char* const came = staging(call.rank, word, first);
       rows.copy([&](i64 code, i64 at, i64 inside) -> RowWord {
         if (at >= end) return {};
         if (code < 0) return {nullptr, to + at};

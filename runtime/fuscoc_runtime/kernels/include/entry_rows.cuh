@@ -26,7 +26,10 @@ struct Rows {
   static constexpr int kWords = (kOfChunk * kRow + kWarp - 1) / kWarp;  // of a lane in a chunk
   static constexpr int kAtOnce = kWords < kLinesInFlight / kChunks ? kWords : kLinesInFlight / kChunks;
   static_assert(kOfChunk <= kWarp && kAtOnce > 0);
-  const int lane;
+  // Whether lanes have whole words of one row under way, whose place they share.
+  static constexpr int kOfRow = kRow % kWarp == 0 ? kRow / kWarp : 0;
+  static constexpr bool kRowByRow = kChunks == 1 && kOfRow > 0 && kOfRow % kAtOnce == 0;
+  int lane;
   i64 code[kChunks];
 
   template <class Word>
@@ -36,6 +39,13 @@ struct Rows {
       const i64 entry = first + c * kWarp + lane;
       code[c] = lane < kOfChunk && entry < num ? __ldcg(words + entry * num_words + which) : -1;
     }
+  }
+  // Forgets those that `goes` does not hold of.
+  template <class Goes>
+  __device__ __forceinline__ void keep(Goes goes) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c)
+      if (!goes(code[c])) code[c] = -1;
   }
   // Whether any of them goes anywhere.
   __device__ __forceinline__ bool any() const {
@@ -47,34 +57,48 @@ struct Rows {
   // `place(code of a row, byte of the group, byte of the row)` says where each word is, and where it goes.
   template <class PlaceOf>
   __device__ __forceinline__ void copy(PlaceOf place) const {
-    const auto word = [&](int chunk, int number) -> RowWord {
-      const int index = number * kWarp + lane, row = index / kRow;
-      const i64 of_row = __shfl_sync(kAllLanes, code[chunk], row % kWarp);
-      if (row >= kOfChunk) return {};
-      return place(of_row, i64(chunk * kOfChunk * kRow + index) * kLine, i64(index % kRow) * kLine);
-    };
+    if constexpr (kRowByRow) {
 #pragma unroll 1
-    for (int first = 0; first < kWords; first += kAtOnce) {
-      uint4 value[kChunks][kAtOnce];
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c)
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          if (first + i >= kWords) continue;
-          const RowWord at = word(c, first + i);
-          const u32 fill = at.from == lost_word() ? ~0u : 0;
-          value[c][i] = {fill, fill, fill, fill};
-          if (at.to && at.from && !fill) value[c][i] = __ldcg(reinterpret_cast<const uint4*>(at.from));
-        }
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c)
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          if (first + i >= kWords) continue;
-          const RowWord at = word(c, first + i);
-          if (at.to) *reinterpret_cast<uint4*>(at.to) = value[c][i];
-        }
+      for (int row = 0; row < kGroup; ++row) {
+        const i64 of_row = __shfl_sync(kAllLanes, code[0], row);
+#pragma unroll 1
+        for (int first = 0; first < kOfRow; first += kAtOnce)
+          copy_words([&](int, int i) -> RowWord {
+            const int index = (first + i) * kWarp + lane;
+            return place(of_row, i64(row * kRow + index) * kLine, i64(index) * kLine);
+          });
+      }
+    } else {
+#pragma unroll 1
+      for (int first = 0; first < kWords; first += kAtOnce)
+        copy_words([&](int chunk, int i) -> RowWord {
+          const int index = (first + i) * kWarp + lane, row = kOfRow > 0 ? (first + i) / max(kOfRow, 1) : index / kRow;
+          const i64 of_row = __shfl_sync(kAllLanes, code[chunk], row % kWarp);
+          if (row >= kOfChunk) return {};
+          return place(of_row, i64(chunk * kOfChunk * kRow + index) * kLine, i64(index % kRow) * kLine);
+        });
     }
+  }
+  // Those of all chunks with numbers below `kAtOnce`.
+  template <class Word>
+  __device__ __forceinline__ void copy_words(Word word) const {
+    uint4 value[kChunks][kAtOnce];
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c)
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const RowWord at = word(c, i);
+        const u32 fill = at.from == lost_word() ? ~0u : 0;
+        value[c][i] = {fill, fill, fill, fill};
+        if (at.to && at.from && !fill) value[c][i] = __ldcg(reinterpret_cast<const uint4*>(at.from));
+      }
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c)
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const RowWord at = word(c, i);
+        if (at.to) *reinterpret_cast<uint4*>(at.to) = value[c][i];
+      }
   }
 };
 

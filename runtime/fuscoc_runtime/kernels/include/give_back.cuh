@@ -9,10 +9,20 @@
 // dispatch has marked the parts that rows fill, the others, and first only if rows have bytes of these.
 #pragma once
 #include "back.cuh"
+#include "flags.cuh"
 #include "pieces.cuh"
 #include "ring.cuh"
 
 namespace fuscoc {
+
+// What is needed where rows are carried.
+template <class Shape, bool = kCarries<Shape>>
+struct CarriedBack {};
+template <class Shape>
+struct CarriedBack<Shape, true> {
+  CarrierWords carrier[kCarriers<Shape>];
+  FlagWords flags;
+};
 
 template <class Shape>
 struct GiveBackWords : BackWords {
@@ -22,6 +32,7 @@ struct GiveBackWords : BackWords {
   BoxOf<Shape> box[kTurns<Shape> ? kBringers : kWarp];  // of a warp that takes items
   Places places[kTurns<Shape> ? kBringers : kWarp];
   RingOf<Shape, BoxOf<Shape>> ring;
+  CarriedBack<Shape> carried;
 };
 
 template <class Shape>
@@ -29,9 +40,8 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   using Base = Back<GiveBackWords<Shape>>;
   using Own = BoxOf<Shape>;
   using Base::call, Base::shared;
-  static constexpr int kPartsAtOnce = kCovers<Shape> ? 4 : 1;  // of a result, that a warp clears
+  static constexpr int kPartsAtOnce = kCovers<Shape> ? 32 : 1;  // of a result, that a warp clears: a word of bits
   const int warp, lane;
-  unsigned char* const memory;  // of the CTA, for tiles
 
   __device__ __forceinline__ GiveBackWords<Shape>& words() const { return const_cast<GiveBackWords<Shape>&>(shared); }
   __device__ __forceinline__ int num_workers() const { return kTurns<Shape> ? int(blockDim.x) / kWarp - kTurnHelpers : 0; }
@@ -56,7 +66,8 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   __device__ __forceinline__ u32 own_items(u32 box) const { return items_of(told(call.rank, box)); }
   __device__ __forceinline__ u32 arriving_items(u32 box) const {
     const Own& of = boxes_back<Shape>(call)[box];
-    return items_of(of) * u32(__ldcg(&of.num_cells));
+    const u32 items = items_of(of), cells = u32(__ldcg(&of.num_cells));
+    return cells == 1 && __ldcg(&of.rank) == call.rank ? 0 : items * cells;  // this rank's are `keep`'s
   }
   // Items of the result to be cleared: none where no two segments have a byte in common and all are moved.
   __device__ __forceinline__ u32 num_cleared() const {
@@ -72,16 +83,17 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   }
 
   __device__ __forceinline__ u32* cleared() const { return &call.state->cleared[shared.parity]; }
+  // Counted in `cleared`, if that is waited for.
   __device__ static __noinline__ void clear(const Call& call, u32 item, u32* cleared, int lane) {
     const i64 first = i64(item) * kPartsAtOnce;
-    const u32 there = kCovers<Shape> ? __ldcg(&covered(call).bits[first / 32]) >> first % 32 : 0;
-    for (int i = 0; i < kPartsAtOnce; ++i) {
-      if (there >> i & 1) continue;
-      const i64 begin = min((first + i) * kPart, call.result_bytes), end = min(begin + kPart, call.result_bytes);
+    const u32 there = kCovers<Shape> ? __ldcg(&covered(call).bits[item]) : 0;
+    for (u32 left = ~there & (~0u >> (32 - kPartsAtOnce)); left; left &= left - 1) {
+      const i64 begin = min((first + __ffs(int(left)) - 1) * kPart, call.result_bytes), end = min(begin + kPart, call.result_bytes);
       const i64 wide = begin + (end - begin) / kLine * kLine;
       for (i64 at = begin + lane * kLine; at < wide; at += kWarp * kLine) *reinterpret_cast<uint4*>(call.result + at) = {};
       for (i64 at = wide + lane; at < end; at += kWarp) call.result[at] = 0;
     }
+    if (!cleared) return;
     __syncwarp();
     if (lane != 0) return;
     fence_gpu();
@@ -103,6 +115,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     }
     pending = nullptr;
   }
+  __device__ __forceinline__ Flags flags() const { return {words().carried.flags, shared.tag, lane}; }
   __device__ static __forceinline__ u32 num_givers() { return (blockDim.x / kWarp + 1) / 2; }  // warps that send first
   // The same of all of these, in calls so small that each has sent hardly more than one item: one fence for all.
   __device__ __forceinline__ void signal_all(u64* pending) const {
@@ -169,15 +182,22 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   }
 
   // Behind the count of items, `leave` is run by all threads.
+  template <class Of>
+  __device__ __forceinline__ void count(Items& items, u32 num, Of of, int who) const {
+    if (!Shape::looks_up || num > Items::kFew) items.count_all(num, of, who);
+    else if (warp == who) items.count_few(num, num, of);
+  }
   template <class Leave>
   __device__ void run(Leave leave) const {
     GiveBackWords<Shape>& all = words();
     const bool takes = !kTurns<Shape> || (taker() >= 0 && taker() < kBringers);
-    const bool gives = (kTurns<Shape> ? blockIdx.x : u32(warp)) % 2 == 0;
+    // Where rows are carried, some warps do all that is read here, and the others take what arrives.
+    const bool gives = kCarries<Shape> ? warp < num_carriers<Shape>() : (kTurns<Shape> ? blockIdx.x : u32(warp)) % 2 == 0;
     const auto counter = [&](bool here) {
       return (here ? call.state->next_finalise : call.state->next_reduce) + shared.parity;
     };
-    const u32 first = takes ? this->ticket(counter(!gives)) : 0;  // which comes while items are counted
+    const bool flags_all = kCarries<Shape> && warp == int(blockDim.x) / kWarp - 1;
+    const u32 first = takes && !flags_all ? this->ticket(counter(!gives)) : 0;  // which comes while items are counted
     const auto of_sent = [&](u32 box) { return sent_items(box); };
     const auto of_own = [&](u32 box) { return own_items(box); };
     const auto of_arriving = [&](u32 box) { return arriving_items(box); };
@@ -186,31 +206,36 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     for (int from = 0; from < call.num_ranks; ++from)
       if (from != call.rank) most = max(most, all.num_boxes[from]);
     const u32 own = all.num_boxes[call.rank];
-    all.sent.count_all(most * u32(call.num_ranks - 1), of_sent, 0);
-    all.own.count_all(own, of_own, 1);
-    all.arriving.count_all(call.num_ranks > 1 ? own : 0, of_arriving, 2);
+    count(all.sent, most * u32(call.num_ranks - 1), of_sent, 0);
+    count(all.own, own, of_own, 1);
+    count(all.arriving, call.num_ranks > 1 ? own : 0, of_arriving, 2);
     __syncthreads();
     leave();
     if constexpr (kTurns<Shape>) {
-      const Turning<Shape, Own> turning{all.ring, memory};
-      if (taker() < 0) turning.work(warp, num_workers());
+      const Turning<Shape, Own> turning{all.ring, num_workers()};
+      if (taker() < 0) turning.work(warp);
       else if (!takes) turning.store(taker() - kBringers, shared.tag);
       if (!takes) return;
     }
+    if constexpr (kCarries<Shape>)
+      if (flags_all) return flags().run(num_carriers<Shape>());
     const Own* last = nullptr;
-    bool waits = num_cleared > 0 && (!kCovers<Shape> || __ldcg(&covered(call).edges) > 0);
+    const bool counts = num_cleared > 0 && (!kCovers<Shape> || __ldcg(&covered(call).edges) > 0);
+    bool waits = counts;
+    const auto wait = [&] {
+      if (!waits) return;
+      wait_for_cleared(num_cleared);
+      if (kTurns<Shape> || kCarries<Shape>) fence_bulk_proxy();
+      waits = false;
+    };
     const auto next_here = [&](u32 item) -> Next {
       if (item < num_cleared) {
-        clear(call, item, cleared(), lane);
+        clear(call, item, counts ? cleared() : nullptr, lane);
         return {};
       }
-      if (waits) {
-        wait_for_cleared(num_cleared);
-        if (kTurns<Shape>) fence_bulk_proxy();
-        waits = false;
-      }
+      wait();
       item -= num_cleared;
-      const u32 num_own = all.own.total();
+      const u32 num_own = kCarries<Shape> ? 0 : all.own.total();
       if (item < num_own) {
         const u32 box = all.own.find(item, of_own);
         return keep(box, item, last);
@@ -220,27 +245,50 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
       return receive(box, item, last);
     };
     const auto next_sent_of = [&](u32 item) -> Next {
+      if constexpr (kCarries<Shape>) {  // in turn with own ones
+        const u32 num_sent = all.sent.total(), pairs = min(num_sent, all.own.total());
+        const bool own = item < 2 * pairs ? item & 1 : pairs == num_sent;
+        item = item < 2 * pairs ? item / 2 : item - pairs;
+        if (own) {
+          wait();
+          const u32 box = all.own.find(item, of_own);
+          return keep(box, item, last);
+        }
+      }
       const u32 index = all.sent.find(item, of_sent);
       return send(index, item, last);
     };
+    if constexpr (kCarries<Shape>) {
+      if (gives) {
+        Carrier<Own::num_all_steps> carrier(all.carried.carrier[warp], reinterpret_cast<unsigned char*>(cta_memory()), warp);
+        carrier.open();
+        const auto hand_over = [&](u64* flag) { flags().hand_over(flag); };
+        this->take(first, counter(false), all.sent.total() + all.own.total(), [&](u32 item) {
+          const Next next = next_sent_of(item);
+          carrier.carry(*next.box, next.from, next.to, next.item, next.flag, hand_over);
+        });
+        carrier.finish(hand_over);
+        return flags().end();
+      }
+    }
 #pragma unroll 1
-    for (int turn = gives ? 0 : 1; turn < 3; ++turn) {
+    for (int turn = gives ? 0 : 1; turn < (kCarries<Shape> ? 2 : 3); ++turn) {
       const bool here = turn == 1;
       const u32 ticket = turn == (gives ? 0 : 1) ? first : this->ticket(counter(here));
       u64* pending = nullptr;
-      const u32 num_items = here ? num_cleared + all.own.total() + all.arriving.total() : all.sent.total();
+      const u32 num_items = here ? num_cleared + (kCarries<Shape> ? 0 : all.own.total()) + all.arriving.total() : all.sent.total();
       this->take(ticket, counter(here), num_items, [&](u32 item) {
         const Next next = here ? next_here(item) : next_sent_of(item);
         if constexpr (!kTurns<Shape>) copy(next, pending);
         else if (next.box)
-          Turning<Shape, Own>{all.ring, memory}.give(*next.box, next.from, next.to, next.item, 0, next.arrives, next.flag);
+          Turning<Shape, Own>{all.ring, num_workers()}.give(*next.box, next.from, next.to, next.item, 0, next.arrives, next.flag);
       });
-      if constexpr (!kTurns<Shape>) {
+      if constexpr (!kTurns<Shape> && !kCarries<Shape>) {
         if (turn == 0 && num_items <= gridDim.x * num_givers()) signal_all(pending);
         else signal(pending);
       }
     }
-    if constexpr (kTurns<Shape>) Turning<Shape, Own>{all.ring, memory}.end();
+    if constexpr (kTurns<Shape>) Turning<Shape, Own>{all.ring, num_workers()}.end();
   }
 };
 
@@ -252,15 +300,15 @@ __device__ __noinline__ void end_numbering(const Call& call, const Words& shared
 
 template <class Shape>
 __device__ __forceinline__ void give_back(const Call& call) {
-  extern __shared__ __align__(128) unsigned char memory[];
   __shared__ GiveBackWords<Shape> shared;
   const int thread = threadIdx.x, warp = thread / kWarp;
   const u64 told = thread < call.num_ranks ? __ldcg(num_told(call, call.rank, thread)) : 0;
   number_back(call, shared, call.combine_group);
   const u32 place = enter(call);
-  const GiveBack<Shape> state{{call, shared}, warp, thread % kWarp, memory};
+  const GiveBack<Shape> state{{call, shared}, warp, thread % kWarp};
   if constexpr (kTurns<Shape>)
-    if (thread == kWarp) Turning<Shape, BoxOf<Shape>>{shared.ring, memory}.open(blockDim.x / kWarp - kTurnHelpers);
+    if (thread == kWarp) Turning<Shape, BoxOf<Shape>>{shared.ring, state.num_workers()}.open();
+  if constexpr (kCarries<Shape>) state.flags().open();
   if (thread < call.num_ranks) shared.num_boxes[thread] = u32(told >> 32) == state.epoch() && state.joins(thread) ? u32(told) : 0;
   __syncthreads();
   const auto next = [&] { leave(call, place, [&](State&) { end_numbering(call, shared); }); };

@@ -59,7 +59,7 @@ struct Kept {
 // memory for.
 constexpr int kKeptBytes = 4096;  // of a piece, beside boxes
 template <class Shape, class Relation, class Own>
-constexpr bool kKeeps = Shape::looks_up && !kTurns<Shape> && Relation::num_pieces * sizeof(Kept<Shape, Own>) <= (24 << 10) &&
+constexpr bool kKeeps = Shape::looks_up && Relation::num_pieces * sizeof(Kept<Shape, Own>) <= (24 << 10) &&
                         sizeof(Kept<Shape, Own>) <= (Shape::num_fields + 3) * sizeof(Own) + kKeptBytes;
 
 }  // namespace fuscoc

@@ -59,6 +59,7 @@ struct Move {
     Own box[kTurns<Shape> ? kBringers : kWarp];
     Places places[kTurns<Shape> ? 1 : kWarp];
     RingOf<Shape, Own> ring;
+    CarrierWords carrier[kCarries<Shape> ? kCarriers<Shape> : 1];
   };
   const Call& call;
   const u32 epoch;
@@ -96,7 +97,13 @@ struct Move {
       for (int box = warp; box < kMostShared; box += num_warps) keep_box(shared.box[box], boxes_forth<Shape>(call)[box], lane);
       __syncthreads();
     }
-    shared.items.count_all(num_boxes, [&](u32 box) { return items_of(box); });
+    const auto count = [&](u32 box) { return items_of(box); };
+    const i64 most = call.max_boxes * Shape::num_fields;
+    if (!kShares && most <= Items::kFew) {
+      if (warp == 0) shared.items.count_few(num_boxes, u32(most), count);
+    } else {
+      shared.items.count_all(num_boxes, count);
+    }
     __syncthreads();
   }
   // Takes items from number `turn` on, `first` being the next that nobody has; copy(box, field, from, to, item).
@@ -123,16 +130,26 @@ struct Move {
       turn = __shfl_sync(kAllLanes, after, 0);
     }
   }
-  __device__ void run(int warp, int num_warps) {
+  __device__ void run(int warp, int num_warps, unsigned char* memory) {
     if (warp == num_warps - 1) mark_all();  // it has no item in small calls
-    take(warp * gridDim.x + blockIdx.x, gridDim.x * num_warps, shared.box[warp],
-         [&](const Own& box, int field, const char* from, char* to, u32 item) { copy(box, field, from, to, item); });
+    if (kCarries<Shape> && (runs_fill_buffers<Shape>() || gridDim.x >= kFewCtas)) {
+      const int num = num_carriers<Shape>();
+      if (warp >= num) return;
+      Carrier<Own::num_all_steps> carrier(shared.carrier[warp], memory, warp);
+      carrier.open();
+      take(warp * gridDim.x + blockIdx.x, gridDim.x * num, shared.box[warp],
+           [&](const Own& box, int, const char* from, char* to, u32 item) { carrier.carry(box, from, to, item, nullptr, [](u64*) {}); });
+      carrier.finish([](u64*) {});
+    } else {
+      take(warp * gridDim.x + blockIdx.x, gridDim.x * num_warps, shared.box[warp],
+           [&](const Own& box, int field, const char* from, char* to, u32 item) { copy(box, field, from, to, item); });
+    }
   }
   // Of a CTA that turns tiles, most of whose warps do that, and one marks.
-  __device__ void run(int warp, int num_warps, const Turning<Shape, Own>& turning) {
-    const int num_workers = num_warps - kTurnHelpers - 1, bringer = warp - num_workers, storer = bringer - kBringers;
+  __device__ void run(int warp, const Turning<Shape, Own>& turning) {
+    const int bringer = warp - int(turning.num_workers), storer = bringer - kBringers;
     if (bringer < 0) {
-      turning.work(warp, num_workers);
+      turning.work(warp);
     } else if (storer < 0) {
       take(bringer * gridDim.x + blockIdx.x, gridDim.x * kBringers, shared.box[bringer],
            [&](const Own& box, int field, const char* from, char* to, u32 item) {
@@ -215,16 +232,16 @@ template <class Shape, class Relation>
 __device__ __forceinline__ void move(const Call& call) {
   using Kind = Move<Shape, Relation>;
   using Own = typename Kind::Own;
-  extern __shared__ __align__(128) unsigned char memory[];
   __shared__ typename Kind::Shared shared;
   __shared__ u32 epoch;
   __shared__ bool aborted;
   __shared__ u32 planned;
+  const int warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
+  const int num_workers = num_warps - kTurnHelpers - 1;  // that turn tiles
   if constexpr (kTurns<Shape>)
-    if (threadIdx.x == kWarp) Turning<Shape, Own>{shared.ring, memory}.open(blockDim.x / kWarp - kTurnHelpers - 1);
+    if (threadIdx.x == kWarp) Turning<Shape, Own>{shared.ring, num_workers}.open();
   if (threadIdx.x == 0) begin_dispatch(call, epoch, aborted);
   __syncthreads();
-  const int warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
   Kind kind{call, epoch, lane, shared, 0};
   // While ranks meet, boxes of the call before are counted, which often are those of this one.
   if constexpr (Kind::kShares) kind.look(warp, num_warps);
@@ -238,8 +255,8 @@ __device__ __forceinline__ void move(const Call& call) {
     state.planned = state.next_send[other] = 0;
   });
   if (!aborted) {
-    if constexpr (kTurns<Shape>) kind.run(warp, num_warps, Turning<Shape, Own>{shared.ring, memory});
-    else kind.run(warp, num_warps);
+    if constexpr (kTurns<Shape>) kind.run(warp, Turning<Shape, Own>{shared.ring, num_workers});
+    else kind.run(warp, num_warps, reinterpret_cast<unsigned char*>(cta_memory()));
     __syncthreads();
     if (warp == num_warps - 1) tell_moved(call, epoch, lane, __shfl_sync(kAllLanes, place, kWarp - 1) == gridDim.x - 1);
   }

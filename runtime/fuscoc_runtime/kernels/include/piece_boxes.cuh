@@ -9,6 +9,7 @@
 // together from its rows, what is left is to copy them, and both cut ranges into the same lines: an item
 // that is sent is an item that is received. Every item of a box has a flag there.
 #pragma once
+#include "carry.cuh"
 #include "kept.cuh"
 #include "meet.cuh"
 #include "staged.cuh"
@@ -103,7 +104,8 @@ struct PieceBoxes {
     int loop;            // which one that is, -1: none
     i64 points;          // of a cell
   };
-  __device__ __noinline__ Cells cells(const PieceOf<Shape>& piece) const {
+  // Before ranks have met all their slots are thought to exist.
+  __device__ __noinline__ Cells cells(const PieceOf<Shape>& piece, bool met) const {
     Cells found{0, 1, 0, -1, 1};
     for (int i = 0; i < piece.num_loops; ++i) {
       if (piece.rank_step[i] != 0 && found.loop < 0) found.loop = i;
@@ -118,7 +120,7 @@ struct PieceBoxes {
     i64 begin = found.num, end = 0, nowhere = 0;
     if (found.step == 0) {
       nowhere = piece.rank == -1;
-      if (exists(piece, found.points, piece.rank, piece.slot)) begin = 0, end = 1;
+      if (exists(piece, found.points, piece.rank, piece.slot, met)) begin = 0, end = 1;
     } else {
       // Ranks are few: those that exist are looked for among the cells.
       for (int rank = 0; rank < call.num_ranks; ++rank) {
@@ -132,19 +134,19 @@ struct PieceBoxes {
       bool all = true;  // slots of all cells that have a rank, or none is copied
       for (i64 c = begin; c < end; ++c)
         all = all && exists(piece, found.points, piece.rank + c * found.step,
-                            piece.slot + c * piece.slot_step[found.loop]);
+                            piece.slot + c * piece.slot_step[found.loop], met);
       if (!all) begin = end = 0;
     }
     const i64 num = max(end - begin, i64(0));
-    if (kind == kMarks) drop(call.state->bad_keys, (found.num - num - nowhere) * found.points);
+    if (kind == kMarks && met) drop(call.state->bad_keys, (found.num - num - nowhere) * found.points);
     found.first = begin;
     found.num = num;
     return found;
   }
   // Whether a rank and all slots of a cell there exist. One that refused has told no length.
-  __device__ bool exists(const PieceOf<Shape>& piece, i64 points, i64 rank, i64 slot) const {
+  __device__ bool exists(const PieceOf<Shape>& piece, i64 points, i64 rank, i64 slot, bool met) const {
     if (rank < 0 || rank >= call.num_ranks) return false;
-    if (shared.meeting.peers.refusing >> rank & 1) return true;
+    if (!met || shared.meeting.peers.refusing >> rank & 1) return true;
     i64 lowest = slot, highest = slot;
     for (int i = 0; i < piece.num_loops; ++i) {
       if (piece.rank_step[i] != 0) continue;
@@ -174,7 +176,8 @@ struct PieceBoxes {
   __device__ __forceinline__ bool small() const { return call.num_sources * Shape::fanout * Shape::row_bytes(0) <= kSmallCall; }
   // Of what rows come back as, too, so that both ends of a call have the same items.
   __device__ __forceinline__ u32 item_lines() const {
-    return kTurns<Shape> ? small() ? kFewTurnedLines : kTurnedLines : small() ? kFewItemLines : kItemLines;
+    if (kTurns<Shape>) return small() ? kFewTurnedLines : kTurnedLines;
+    return small() ? kFewItemLines : kCarries<Shape> ? kCarriedItemLines : kItemLines;
   }
   template <int kField>
   __device__ __forceinline__ void cut(Own& box) const {
@@ -214,15 +217,55 @@ struct PieceBoxes {
     }
     to = made;
   }
-  template <int kPiece, int kField>
-  __device__ __forceinline__ void forth(const PieceOf<Shape>& piece, const Cells& of, i64 box) const {
-    Own& made = boxes_forth<Shape>(call)[box * Shape::num_fields + kField];
-    if (of.num == 0) {
-      made.num_items = 0;
-      return;
+  // Copies a box to where each lane has a place for it, if it has one. Of one box for all lanes the warp has words
+  // side by side.
+  __device__ __forceinline__ void spread(Own* to, const Own& box) const {
+    constexpr int words = int(sizeof(Own) / sizeof(u64)), rounds = (words + kWarp - 1) / kWarp;
+    const int lane = int(threadIdx.x) % kWarp;
+    u64 word[rounds];
+#pragma unroll
+    for (int i = 0; i < rounds; ++i) word[i] = reinterpret_cast<const u64*>(&box)[min(lane + i * kWarp, words - 1)];
+#pragma unroll 4
+    for (u32 left = __ballot_sync(kAllLanes, to != nullptr); left; left &= left - 1) {
+      u64* const at = reinterpret_cast<u64*>(__shfl_sync(kAllLanes, reinterpret_cast<u64>(to), __ffs(int(left)) - 1));
+#pragma unroll
+      for (int i = 0; i < rounds; ++i)
+        if (lane + i * kWarp < words) at[lane + i * kWarp] = word[i];
     }
-    if (is_kept<kPiece>(piece)) made = shared.kept[kPiece].forth[kField];
-    else make_forth<kPiece, kField>(piece, of, made);
+    __syncwarp();
+  }
+
+  // By a warp, some of whose lanes have an entry, while ranks meet: the boxes of entries that are alike. Cells that a lane
+  // has made.
+  template <int kField = 0>
+  __device__ __forceinline__ Cells forth_ahead(bool there, const PieceOf<Shape>& piece, i64 entry) const {
+    Cells of{0, 0, 0, -1, 0};
+    if constexpr (kKept == 1) {
+      if (kind == 1 + kField) {
+        there = there && is_kept<0>(piece);
+        if (there) of = cells(piece, false);
+        forth<0, kField>(there, piece, of, entry);
+      } else if constexpr (kField + 1 < Shape::num_fields) {
+        return forth_ahead<kField + 1>(there, piece, entry);
+      }
+    }
+    return of;
+  }
+
+  // By a warp, some of whose lanes have an entry.
+  template <int kPiece, int kField>
+  __device__ __forceinline__ void forth(bool there, const PieceOf<Shape>& piece, const Cells& of, i64 box) const {
+    Own* to = there ? &boxes_forth<Shape>(call)[box * Shape::num_fields + kField] : nullptr;
+    if (to && of.num == 0) to->num_items = 0, to = nullptr;
+    if constexpr (kPiece < kKept) {
+      const bool kept = to && is_kept<kPiece>(piece);
+      spread(kept ? to : nullptr, shared.kept[kPiece].forth[kField]);
+      if (to && !kept) make_forth<kPiece, kField>(piece, of, *to);
+    } else if (to) {
+      make_forth<kPiece, kField>(piece, of, *to);
+    }
+    if (!to) return;
+    Own& made = *to;
     const i64 src_step = of.loop < 0 ? 0 : piece.src_step[of.loop], slot_step = of.loop < 0 ? 0 : piece.slot_step[of.loop];
     const i64 cell_from = src_step * Shape::cell_bytes(kField), cell_to = slot_step * Shape::row_bytes(kField);
     made.cell_from = cell_from;
@@ -337,17 +380,21 @@ struct PieceBoxes {
     return true;
   }
   template <int kPiece>
-  __device__ __forceinline__ void back(const PieceOf<Shape>& piece, const Cells& of, i64 box) {
+  __device__ __forceinline__ void back(bool there, const PieceOf<Shape>& piece, const Cells& of, i64 box) {
+    bool kept = false;
+    if constexpr (kPiece < kKept) {
+      kept = there && of.num > 0 && is_kept<kPiece>(piece);
+      const KeptOf& known = shared.kept[kPiece];
+      tell_back<true>(kept, piece, of, box, known.home, known.told, known.mine, known.packed);
+    }
+    if (!there || kept) return;
     if (of.num == 0) {
       give_nothing(box);
-    } else if (is_kept<kPiece>(piece)) {
-      const KeptOf& kept = shared.kept[kPiece];
-      tell_back(piece, of, box, kept.home, kept.told, kept.mine, kept.packed);
     } else {
       Own home, told, mine;
       i64 packed;
       if (make_back<kPiece>(piece, of, home, told, mine, packed)) {
-        tell_back(piece, of, box, home, told, mine, packed);
+        tell_back<false>(true, piece, of, box, home, told, mine, packed);
       } else {
         give_nothing(box);
         drop(call.state->overflowed, of.num * of.points);
@@ -359,43 +406,54 @@ struct PieceBoxes {
     for (int rank = 0; rank < call.num_ranks; ++rank)
       if (!(shared.meeting.peers.refusing >> rank & 1)) boxes_told<Shape>(call, rank, call.rank)[box].num_items = 0;
   }
-  __device__ __noinline__ void tell_back(const PieceOf<Shape>& piece, const Cells& of, i64 box, const Own& home, const Own& told, const Own& mine, i64 packed) {
+  template <bool kSpread>
+  __device__ __forceinline__ void put(Own* to, const Own& box) const {
+    if constexpr (kSpread) spread(to, box);
+    else if (to) *to = box;
+  }
+  // Of an entry that is there. With kSpread by a warp, whose lanes have the same boxes.
+  template <bool kSpread>
+  __device__ __noinline__ void tell_back(bool there, const PieceOf<Shape>& piece, const Cells& of, i64 box, const Own& home, const Own& told, const Own& mine, i64 packed) {
     const i64 src_step = of.loop < 0 ? 0 : piece.src_step[of.loop] * Shape::cell_bytes(0);
     const i64 slot_step = of.loop < 0 ? 0 : piece.slot_step[of.loop] * Shape::row_bytes(0);
     constexpr i64 line = kTurns<Shape> ? kBulkLine : kLine;
     const i64 pitch = packed + floor_mod(src_step - packed, line);  // of a cell
     const i64 src = piece.src * Shape::cell_bytes(0) + of.first * src_step;
     const i64 bytes = round_up(pitch * of.num + line, kBulkLine);
-    const i64 staging = i64(atomicAdd(&shared.staging, u64(bytes)));
-    const u32 flag = atomicAdd(&shared.flags, home.num_items * u32(of.num));
-    if (staging + bytes > call.staging_bytes || flag + home.num_items * u32(of.num) > call.max_flags) {
-      drop(call.state->overflowed, of.num * of.points);
-      give_nothing(box);
-      return;
+    i64 staging = 0;
+    u32 flag = 0;
+    if (there) {
+      staging = i64(atomicAdd(&shared.staging, u64(bytes)));
+      flag = atomicAdd(&shared.flags, home.num_items * u32(of.num));
+      if (staging + bytes > call.staging_bytes || flag + home.num_items * u32(of.num) > call.max_flags) {
+        drop(call.state->overflowed, of.num * of.points);
+        give_nothing(box);
+        there = false;
+      }
     }
-    Own& comes = boxes_back<Shape>(call)[box];
-    comes = home;
-    comes.flag = flag;
-    comes.from = staging + floor_mod(src, line);
-    comes.to = src;
-    comes.cell_from = pitch;
-    comes.cell_to = src_step;
-    comes.num_cells = int(of.num);
-    comes.rank = int(piece.rank + of.first * of.step);
-    comes.rank_step = int(of.step);
+    Own* const comes = there ? &boxes_back<Shape>(call)[box] : nullptr;
+    put<kSpread>(comes, home);
+    if (comes) {
+      comes->flag = flag;
+      comes->from = staging + floor_mod(src, line);
+      comes->to = src;
+      comes->cell_from = pitch;
+      comes->cell_to = src_step;
+      comes->num_cells = int(of.num);
+      comes->rank = int(piece.rank + of.first * of.step);
+      comes->rank_step = int(of.step);
+    }
     for (int rank = 0; rank < call.num_ranks; ++rank) {
       if (shared.meeting.peers.refusing >> rank & 1) continue;
-      Own& there = boxes_told<Shape>(call, rank, call.rank)[box];
-      const i64 c = cell_of(piece, of, rank);
-      if (c < 0) {
-        there.num_items = 0;
-        continue;
-      }
+      Own* to = there ? &boxes_told<Shape>(call, rank, call.rank)[box] : nullptr;
+      const i64 c = there ? cell_of(piece, of, rank) : 0;
+      if (c < 0) to->num_items = 0, to = nullptr;
+      put<kSpread>(to, rank == call.rank ? mine : told);
+      if (!to) continue;
       const i64 number = c - of.first;
-      there = rank == call.rank ? mine : told;
-      there.from = piece.slot * Shape::row_bytes(0) + c * slot_step;
-      there.to = rank == call.rank ? src + number * src_step : staging + floor_mod(src, line) + number * pitch;
-      there.flag = flag + u32(number) * home.num_items;
+      to->from = piece.slot * Shape::row_bytes(0) + c * slot_step;
+      to->to = rank == call.rank ? src + number * src_step : staging + floor_mod(src, line) + number * pitch;
+      to->flag = flag + u32(number) * home.num_items;
     }
   }
 
@@ -403,22 +461,30 @@ struct PieceBoxes {
   static constexpr int kMarks = 0, kBack = 1 + Shape::num_fields, kKinds = kBack + Shape::comes_back;
 
   template <int kPiece, int kField = 0>
-  __device__ __forceinline__ void make_field(const PieceOf<Shape>& piece, const Cells& of, i64 box) {
-    if (kind == 1 + kField) forth<kPiece, kField>(piece, of, box);
-    else if constexpr (kField + 1 < Shape::num_fields) make_field<kPiece, kField + 1>(piece, of, box);
+  __device__ __forceinline__ void make_field(bool there, const PieceOf<Shape>& piece, const Cells& of, i64 box) {
+    if (kind == 1 + kField) forth<kPiece, kField>(there, piece, of, box);
+    else if constexpr (kField + 1 < Shape::num_fields) make_field<kPiece, kField + 1>(there, piece, of, box);
   }
+  // By a warp, some of whose lanes have an entry; what its first piece is may be known, and which of its cells boxes
+  // are of already.
   template <int kPiece = 0>
-  __device__ void make(i64 entry, bool fits) {
+  __device__ void make(bool there, i64 entry, bool fits, const PieceOf<Shape>* known, const Cells* ahead) {
     const i64 box = entry * Relation::num_pieces + kPiece;
     PieceOf<Shape> piece;
-    relation.template piece<kPiece>(entry, piece);
+    if (kPiece == 0 && known) piece = *known;
+    else if (there) relation.template piece<kPiece>(entry, piece);
     Cells of{0, 0, 0, -1, 0};
-    if (fits) of = cells(piece);
-    if (kind == kMarks) tell_slots<kPiece>(piece, of, box);
-    else make_field<kPiece>(piece, of, box);
+    if (there && fits) of = cells(piece, true);
+    if (kind == kMarks) {
+      if (there) tell_slots<kPiece>(piece, of, box);
+    } else {
+      const bool made = ahead && of.num > 0 && ahead->num == of.num && ahead->first == of.first;
+      make_field<kPiece>(there && !(made && kind < kBack), piece, of, box);
+    }
     if constexpr (Shape::comes_back)
-      if (kind == kBack) back<kPiece>(piece, of, box);
-    if constexpr (kPiece + 1 < Relation::num_pieces) make<kPiece + 1>(entry, fits);
+      if (kind == kBack) back<kPiece>(there, piece, of, box);
+    __syncwarp();
+    if constexpr (kPiece + 1 < Relation::num_pieces) make<kPiece + 1>(there, entry, fits, nullptr, nullptr);
   }
 };
 

@@ -9,7 +9,7 @@ template <class Shape, class Relation>
 struct Pieces : PieceBoxes<Shape, Relation> {
   using Base = PieceBoxes<Shape, Relation>;
   using Base::call, Base::epoch, Base::kBack, Base::kind, Base::kKept, Base::kKinds, Base::relation, Base::shared;
-  using typename Base::KeptOf;
+  using typename Base::Cells, typename Base::KeptOf;
 
   __device__ i64 scan(i64 value, i64* of_warp, i64 before, i64& total) const {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -96,6 +96,11 @@ struct Pieces : PieceBoxes<Shape, Relation> {
     }
     i64 made_of = 0;  // which comes while the ranks meet
     if (!Shape::looks_up && threadIdx.x <= num_made_of) made_of = call.made_of[threadIdx.x];
+    // What inputs say of this thread's first entry comes meanwhile, too.
+    const i64 first = first_entry(num_entries) + threadIdx.x % kWarp;
+    PieceOf<Shape> piece;
+    if (Shape::looks_up && first < num_entries) relation.template piece<0>(first, piece);
+    const Cells ahead = this->forth_ahead(Shape::looks_up && first < num_entries && fits(first, num_entries), piece, first);
     meet(call, shared.meeting, epoch);
     if (threadIdx.x == 0) {
       keep_peers(call, shared.meeting.peers);
@@ -103,7 +108,7 @@ struct Pieces : PieceBoxes<Shape, Relation> {
     }
     if (shared.meeting.peers.failed) num_entries = 0;
     const bool makes = Shape::looks_up || shared.meeting.peers.failed || is_stale(made_of);
-    if (makes) make_all(num_entries);
+    if (makes) make_all(num_entries, piece, ahead);
     __syncthreads();
     if (!makes && threadIdx.x == kWarp) tell_planned(call, 0);
     if (int(threadIdx.x) < call.num_ranks) {
@@ -111,18 +116,30 @@ struct Pieces : PieceBoxes<Shape, Relation> {
       store_relaxed(ready_word(call, threadIdx.x, call.rank, 0), tagged(u32(num_entries * Relation::num_pieces), epoch));
     }
   }
-  __device__ void make_all(i64 num_entries) {
+  // Warps that make the same take entries in turn, one a lane.
+  __device__ static __forceinline__ int num_groups() { return int(blockDim.x) / kWarp / kKinds; }
+  __device__ static __forceinline__ i64 first_entry(i64 num_entries) {
+    const int group = int(threadIdx.x) / kWarp / kKinds;
+    return group < num_groups() ? group * kWarp : num_entries;
+  }
+  // Whether there is room for the points of an entry.
+  __device__ __forceinline__ bool fits(i64 entry, i64 num_entries) const {
+    if constexpr (Shape::ragged)
+      return (entry + 1 < num_entries ? call.points_before[entry + 1] : shared.points) <= call.max_sources * Shape::fanout;
+    return true;
+  }
+  __device__ void make_all(i64 num_entries, const PieceOf<Shape>& first_piece, const Cells& ahead) {
     __syncthreads();  // what is kept of peers is there before dispatch begins
     const i64 room = call.max_sources * Shape::fanout;
     if (Shape::ragged && num_entries && threadIdx.x == 0 && shared.points > room)
       this->drop(call.state->excess, (shared.points - room + Shape::fanout - 1) / Shape::fanout);
-    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, num_groups = int(blockDim.x) / kWarp / kKinds;
-    const i64 first = warp / kKinds < num_groups ? warp / kKinds * kWarp + lane : num_entries;
-    for (i64 entry = first; entry < num_entries; entry += num_groups * kWarp) {
-      bool fits = true;
-      if constexpr (Shape::ragged)
-        fits = (entry + 1 < num_entries ? call.points_before[entry + 1] : shared.points) <= room;
-      this->make(entry, fits);
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, num_groups = this->num_groups();
+    const i64 begin = first_entry(num_entries);
+    for (i64 first = begin; first < num_entries; first += num_groups * kWarp) {
+      const i64 entry = first + lane;
+      const bool there = entry < num_entries;
+      const bool known = Shape::looks_up && first == begin && there;
+      this->make(there, entry, there && fits(entry, num_entries), known ? &first_piece : nullptr, known ? &ahead : nullptr);
     }
     // Dispatch begins when there are its boxes; what peers are told may take longer.
     if (warp / kKinds < num_groups && kind >= 1 && kind < kBack) {

@@ -426,10 +426,10 @@ __device__ __forceinline__ void tell_planned(const Call& call, u32 made = 0) {
   __threadfence();
   atomicAdd(&call.state->planned, 1u | made);
 }
-__device__ __forceinline__ void finish_plan(const Call& call, const Numbers& numbers, u32 place) {
+__device__ __forceinline__ void finish_plan(const Call& call, const Numbers& numbers, u32 place, u32 made = 0) {
   end_plan(call, numbers, place);
   __syncthreads();
-  if (threadIdx.x == 0) tell_planned(call);
+  if (threadIdx.x == 0) tell_planned(call, made);
 }
 
 // What is left of a dispatch that is not made: nothing has come.

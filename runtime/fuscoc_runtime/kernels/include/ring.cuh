@@ -10,9 +10,9 @@
 
 namespace fuscoc {
 
-constexpr u32 kSlots = 3;         // buffers of either kind
+constexpr u32 kSlots = 3, kTurnedSlots = 2;  // buffers for what came, and for what it is turned into
 constexpr u32 kSlips = 2 * kSlots;  // items that are known: one may come while an earlier one is stored
-constexpr int kBringers = 4;        // warps that bring: each takes a microsecond or two for an item,
+constexpr int kBringers = 2;        // warps that bring: each takes a microsecond or two for an item, and holds two more,
 constexpr int kTurnHelpers = kBringers + kSlots;  // and those that store, one for a buffer
 
 enum Kind : u32 {
@@ -26,10 +26,12 @@ template <class Own>
 struct Slip {
   Own box;
   Tile tile;
+  Split split;
   const char* from;
   char* to;
   u64* flag;
   u32 kind, field, item, fresh;
+  u32 which;  // of the buffers for what is turned
 };
 template <class Own>
 struct Ring {
@@ -53,18 +55,19 @@ using RingOf = typename RingKind<Shape, Own>::type;
 template <class Shape, class Own>
 struct Turning {
   Ring<Own>& ring;
-  char* const memory;  // of the CTA
+  const u32 num_workers;  // warps that turn
   const int lane;
   const u64 keep;      // L2 policy
 
-  __device__ __forceinline__ Turning(Ring<Own>& ring, unsigned char* memory)
-      : ring(ring), memory(reinterpret_cast<char*>(memory)), lane(int(threadIdx.x) % kWarp), keep(evict_normal_policy()) {}
+  __device__ __forceinline__ Turning(Ring<Own>& ring, int num_workers)
+      : ring(ring), num_workers(u32(num_workers)), lane(int(threadIdx.x) % kWarp),
+        keep(evict_normal_policy()) {}
 
-  // What came, and what it is turned into.
-  __device__ __forceinline__ char* staged(u32 turn) const { return memory + turn % kSlots * Shape::tile_bytes; }
-  __device__ __forceinline__ char* turned(u32 turn) const { return staged(turn) + kSlots * Shape::tile_bytes; }
+  // Where in the CTA's memory is what came, and what it is turned into.
+  __device__ static __forceinline__ u32 staged(u32 turn) { return turn % kSlots * Shape::tile_bytes; }
+  __device__ static __forceinline__ u32 turned(u32 which) { return (kSlots + which) * Shape::tile_bytes; }
   // By one thread, before all others go on.
-  __device__ void open(u32 num_workers) const {
+  __device__ void open() const {
     for (u32 i = 0; i < kSlips; ++i) {
       open_gate(&ring.full[i], 1);
       open_gate(&ring.done[i], num_workers);
@@ -96,13 +99,15 @@ struct Turning {
   __device__ __forceinline__ void give(const Own& box, const char* from, char* to, u32 item, int field, bool fresh, u64* flag) const {
     const bool tiled = box.tiling.rows, straight = box.tiling.straight;
     Tile tile{};
+    Split dealt{};
     if (tiled) tile = tile_of(box, from, to, item);
+    if (tiled && !straight) dealt = split(box, tile, Shape::unit_bytes(field) == 8 ? 8 : 4, u32(Shape::run_bytes(field)), num_workers * kWarp, lane);
     u32 turn;
     Slip<Own>& slip = next(turn);
     Gate* const gate = &ring.full[turn % kSlips];
     u32 bytes = 0;
     if (tiled) {
-      char* const to = staged(turn);
+      char* const to = cta_memory() + staged(turn);
       if (fresh) fence_bulk_proxy();  // a peer's flag has been seen
       bytes = straight ? bring_ranges(box, tile, to, gate, lane, keep) : bring_segments(box, tile, to, gate, lane, keep);
     }
@@ -110,6 +115,7 @@ struct Turning {
       reinterpret_cast<u64*>(&slip.box)[i] = reinterpret_cast<const u64*>(&box)[i];
     if (lane == 0) {
       slip.tile = tile;
+      slip.split = dealt;
       slip.from = from;
       slip.to = to;
       slip.flag = flag;
@@ -136,27 +142,36 @@ struct Turning {
   }
 
   template <int kField = 0>
-  __device__ __forceinline__ void work_on(const Slip<Own>& slip, u32 turn, u32 warp, u32 num_workers) const {
+  __device__ __forceinline__ void work_on(const Slip<Own>& slip, u32 turn, u32 which, u32 warp) const {
     if constexpr (kField + 1 < Shape::num_fields)
       if (slip.field != kField) {
-        work_on<kField + 1>(slip, turn, warp, num_workers);
+        work_on<kField + 1>(slip, turn, which, warp);
         return;
       }
     constexpr int unit = Shape::unit_bytes(kField);
     if (slip.kind == kTurned)
-      Turn<unit, Own::num_all_steps>{slip.box, slip.tile, staged(turn), turned(turn)}.run(warp * kWarp + lane, num_workers * kWarp);
-    else if (slip.fresh) lines<unit, kFresh>(slip, staged(turn), warp, num_workers);
-    else lines<unit, kSettled>(slip, staged(turn), warp, num_workers);
+      Turn<unit, u32(Shape::run_bytes(kField)), Own::num_all_steps>{slip.box, slip.tile, slip.split, staged(turn), turned(which)}.run(
+          warp * kWarp + lane, num_workers * kWarp);
+    else if (slip.fresh) lines<unit, kFresh>(slip, cta_memory() + staged(turn), warp);
+    else lines<unit, kSettled>(slip, cta_memory() + staged(turn), warp);
     leave_to_bulk_copies();
   }
-  // By all other warps.
-  __device__ void work(u32 warp, u32 num_workers) const {
+  // By all other warps. Tiles that are turned have the buffers for these in turn.
+  __device__ void work(u32 warp) const {
+    static_assert(kTurnedSlots == 2);
+    u32 last = 0, before_last = 0, num_turned = 0;
     for (u32 turn = 0, ended = 0; ended < kSlots; ++turn) {
       pass(ring.full, turn);
-      const Slip<Own>& slip = ring.slip[turn % kSlips];
+      Slip<Own>& slip = ring.slip[turn % kSlips];
       const u32 kind = slip.kind;
-      if (kind == kTurned && turn >= kSlots) pass(ring.free, turn - kSlots);
-      if (kind == kTurned || kind == kLines) work_on(slip, turn, warp, num_workers);
+      if (kind == kTurned) {
+        if (num_turned >= kTurnedSlots && turn - before_last < kSlips) pass(ring.free, before_last);
+        if (warp == 0 && lane == 0) slip.which = num_turned % kTurnedSlots;
+        before_last = last;
+        last = turn;
+      }
+      if (kind == kTurned || kind == kLines) work_on(slip, turn, num_turned % kTurnedSlots, warp);
+      num_turned += kind == kTurned;
       __syncwarp();
       if (lane == 0) arrive(&ring.done[turn % kSlips]);
       ended += kind == kEnded;
@@ -164,7 +179,7 @@ struct Turning {
   }
   // A share of an item.
   template <int kUnit, Reading kHow>
-  __device__ __noinline__ void lines(const Slip<Own>& slip, char* memory, u32 warp, u32 num_workers) const {
+  __device__ __noinline__ void lines(const Slip<Own>& slip, char* memory, u32 warp) const {
     const u32 begin = slip.item * slip.box.item_lines, end = min(begin + slip.box.item_lines, slip.box.num_lines);
     const u32 share = u32(round_up(ceil_div(end - begin, num_workers), kWarp));
     const u32 first = min(begin + warp * share, end), last = min(first + share, end);
@@ -190,7 +205,7 @@ struct Turning {
       const u32 kind = slip.kind;
       u64* const flag = slip.flag;
       if (kind == kEnded) break;
-      if (kind != kLines) store_from(slip, kind == kTurned ? turned(turn) : staged(turn));
+      if (kind != kLines) store_from(slip, cta_memory() + (kind == kTurned ? turned(slip.which) : staged(turn)));
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
       bulk_commit();
       bulk_read();

@@ -46,6 +46,10 @@ __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.comm
 __device__ __forceinline__ void bulk_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ __forceinline__ void bulk_read_but_latest() { asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory"); }
 __device__ __forceinline__ void bulk_arrived() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+template <int kLatest>
+__device__ __forceinline__ void bulk_arrived_but() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kLatest) : "memory");
+}
 #endif
 
 template <class Unit>

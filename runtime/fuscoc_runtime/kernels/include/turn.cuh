@@ -266,9 +266,60 @@ __device__ __forceinline__ void store_ranges(const Box<kSteps>& box, const Tile&
   }
 }
 
-// Turns a tile: of every word where it goes, a thread puts the units together. It has the same word of many rows, and
-// computes once where these are.
-template <int kUnit, int kSteps>
+// What a CTA was launched with, which all that turns knows by offsets: so the compiler sees that it is shared memory.
+__device__ __forceinline__ char* cta_memory() {
+  extern __shared__ __align__(128) unsigned char memory[];
+  return reinterpret_cast<char*>(memory);
+}
+
+// How a tile is dealt out to threads, and what all of them compute with: each has the same word of many rows.
+struct alignas(16) Split {
+  Divisor columns;      // words of all rows that lie differently to words,
+  u32 words;            // of a row,
+  u32 period;           // and how many such rows there are
+  u32 num, share;       // threads that have some, and the rows of one
+  u32 rows;
+  u32 width, row_step;  // of a row where it goes, and from row to row,
+  u32 low, pitch;       // the first one there, modulo lines, and from row to row in shared memory
+  u32 from;             // the first segment, modulo lines,
+  u32 from_step;        // what the next one is further on,
+  u32 apart, line;      // and from one to the next in shared memory, where they lie as there modulo so much and 1
+  u32 runs;             // rows are one range, and read where runs follow each other: every row, or every second
+};
+// By a warp.
+template <int kSteps>
+__device__ __forceinline__ Split split(const Box<kSteps>& box, const Tile& tile, u32 word, u32 run_bytes, u32 num_threads, int lane) {
+  constexpr u32 kPlaces = 2;  // rows that take a thread as long as to find its units
+  const Tiling<kSteps>& tiling = box.tiling;
+  const Ranges ranges(box, tile);
+  const int last = tiling.first + 1;
+  Split made;
+  made.rows = tile.rows;
+  made.width = tile.columns * tiling.column_bytes;
+  made.row_step = tiling.whole ? made.width : ranges.odd_step;
+  made.low = ranges.low % kBulkLine;
+  made.pitch = ranges.pitch;
+  made.from = u32(reinterpret_cast<u64>(tile.from));
+  made.from_step = tiling.merged >> last & 1 ? 0 : u32(box.step[last].from);
+  made.apart = tiling.staged[last];
+  made.line = tiling.alike - 1;
+  const u32 odd = made.row_step % word;
+  made.period = odd == 0 ? 1 : word / (odd & -odd);
+  const bool follow = tiling.whole && tiling.staged[tiling.first] == run_bytes && box.run.by == run_bytes && box.num_steps == last + 1;
+  made.runs = follow && made.period <= 2 ? made.period : 0;
+  made.words = (made.width + (odd || ranges.low % word ? 2 * (word - 1) : word - 1)) / word;
+  const u32 columns = made.words * made.period, alike = (tile.rows + made.period - 1) / made.period;
+  made.columns = Divisor::of(columns);
+  const u32 groups = min(u32(lane) + 1, alike), rounds = (columns * groups + num_threads - 1) / num_threads;
+  const u32 best = __reduce_min_sync(kAllLanes, rounds * ((alike + groups - 1) / groups + kPlaces) * kWarp + groups - 1) % kWarp + 1;
+  made.num = columns * best;
+  made.share = (alike + best - 1) / best;
+  return made;
+}
+
+// Turns a tile: of every word where it goes, a thread puts the units together. Where rows are read from runs that follow
+// each other, of `kRun` bytes, the rows of a thread are at constant distances.
+template <int kUnit, u32 kRun, int kSteps>
 struct Turn {
   using Unit = typename UnitOf<kUnit == kLine ? 8 : kUnit>::type;
   using Word = typename UnitOf<kUnit == kLine || kUnit == 8 ? 8 : 4>::type;
@@ -276,72 +327,103 @@ struct Turn {
   static constexpr int kUnits = int(sizeof(Word) / sizeof(Unit)), kRows = 4;  // rows under way
   const Box<kSteps>& box;
   const Tile& tile;
-  const char* const staged;
-  char* const turned;
+  const Split& split;
+  const u32 staged, turned;  // bytes from the beginning of the CTA's memory
+
+  __device__ __forceinline__ void run(u32 thread, u32 num_threads) const {
+    const Split& all = split;
+    for (u32 i = thread; i < all.num; i += num_threads) {
+      const u32 group = all.columns.quotient(i);
+      u32 column = i - group * all.columns.by, first = 0;
+      for (; column >= all.words; column -= all.words) ++first;
+      const int at = int(column * kWord) - int((all.low + first * all.row_step) % kWord);
+      const u32 begin = first + group * all.share * all.period, end = min(begin + all.share * all.period, all.rows);
+      if (at >= int(all.width) || begin >= end) continue;
+      if (!all.runs || at < 0 || at + kWord > all.width) {
+        turn_others(box, tile, split, staged, turned, at, begin, end);
+        continue;
+      }
+      u32 from[kUnits];
+#pragma unroll
+      for (int k = 0; k < kUnits; ++k) {
+        const u32 byte = u32(at) + k * u32(sizeof(Unit)), number = byte / kRun;
+        from[k] = staged + begin * kRun + byte + number * (all.apart - kRun) + (all.from + number * all.from_step & all.line);
+      }
+      const u32 to = turned + all.low + begin * all.pitch + u32(at);
+      if (all.runs == 1) turn_runs<kRun>(from, to, int(end - begin), all.pitch);
+      else turn_runs<2 * kRun>(from, to, int(end - begin + 1) / 2, 2 * all.pitch);
+    }
+  }
+  // A word of a row, its units so far behind those of another row.
+  __device__ __forceinline__ static Word read(const u32 (&from)[kUnits], u32 further) {
+    if constexpr (kUnits == 1) {
+      return *reinterpret_cast<const Word*>(cta_memory() + from[0] + further);
+    } else {
+      Word word = 0;
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i)
+        word |= Word(*reinterpret_cast<const Unit*>(cta_memory() + from[i] + further)) << 8 * sizeof(Unit) * i;
+      return word;
+    }
+  }
+  // So many rows that follow each other at both ends.
+  template <u32 kStep>
+  __device__ __forceinline__ static void turn_runs(u32 (&from)[kUnits], u32 to, int num, u32 pitch) {
+    for (; num > 0; num -= kRows) {
+      Word word[kRows];
+#pragma unroll
+      for (int j = 0; j < kRows; ++j)
+        if (j < num) word[j] = read(from, j * kStep);
+#pragma unroll
+      for (int j = 0; j < kRows; ++j, to += pitch)
+        if (j < num) *reinterpret_cast<Word*>(cta_memory() + to) = word[j];
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i) from[i] += kRows * kStep;
+    }
+  }
 
   // Where a byte of the first row is staged.
-  __device__ __forceinline__ u32 place(u32 byte) const {
+  __device__ static __noinline__ u32 place(const Box<kSteps>& box, const Split& split, u32 byte) {
     const Tiling<kSteps>& tiling = box.tiling;
-    u32 number = box.run.quotient(byte), low = u32(reinterpret_cast<u64>(tile.from)), at = byte - number * box.run.by;
-#pragma unroll
-    for (int i = kSteps - 1; i > 0; --i) {
-      if (i >= box.num_steps || i <= tiling.first) continue;
+    u32 number = box.run.quotient(byte), low = split.from, at = byte - number * box.run.by;
+    for (int i = box.num_steps - 1; i > tiling.first; --i) {
       const u32 rest = i == tiling.first + 1 ? 0 : box.step[i].count.quotient(number);
       const u32 index = number - rest * box.step[i].count.by;
       at += index * tiling.staged[i];
       if (!(tiling.merged >> i & 1)) low += index * u32(box.step[i].from);
       number = rest;
     }
-    return at + low % tiling.alike;
+    return at + (low & split.line);
   }
-  __device__ __forceinline__ void run(u32 thread, u32 num_threads) const {
-    const Tiling<kSteps>& tiling = box.tiling;
+  // Rows of whatever boxes, and words that are not whole. Without an object, which would lie in local memory: little of
+  // that is in L1, whose place tiles have.
+  __device__ static __noinline__ void turn_others(const Box<kSteps>& box, const Tile& tile, const Split& split, u32 staged, u32 turned, int at,
+                                                  u32 begin, u32 end) {
     const Ranges ranges(box, tile);
-    const u32 width = tile.columns * tiling.column_bytes, rows = tile.rows;
-    const u32 row_step = tiling.whole ? width : ranges.odd_step, odd = row_step % kWord;
-    const u32 period = odd == 0 ? 1 : kWord / (odd & -odd);  // rows that lie alike to words
-    for (u32 first = 0; first < min(period, rows); ++first) {
-      const u32 before = (ranges.low + first * row_step) % kWord, words = (before + width + kWord - 1) / kWord;
-      const u32 alike = (rows - first + period - 1) / period;
-      const u32 groups = min(max(num_threads / words, 1u), alike), share = (alike + groups - 1) / groups;
-      for (u32 i = thread; i < words * groups; i += num_threads) {
-        const u32 group = i / words;
-        const int at = int((i - group * words) * kWord) - int(before);
-        const u32 begin = first + group * share * period, end = min(first + (group + 1) * share * period, rows);
-        if (at >= 0 && at + kWord <= width) turn_words(ranges, u32(at), begin, end, period);
-        else turn_units(ranges, at, begin, end, period);
+    const u32 width = split.width, period = split.period, step = box.tiling.staged[box.tiling.first] * period;
+    const u32 first = staged + begin * box.tiling.staged[box.tiling.first];
+    if (at >= 0 && at + kWord <= width) {
+      u32 from[kUnits];
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i) from[i] = first + place(box, split, at + i * u32(sizeof(Unit)));
+      const u32 to = turned + at;
+      for (u32 row = begin; row < end; row += kRows * period) {
+        Word word[kRows];
+#pragma unroll
+        for (int j = 0; j < kRows; ++j)
+          if (row + j * period < end) word[j] = read(from, j * step);
+#pragma unroll
+        for (int j = 0; j < kRows; ++j)
+          if (row + j * period < end) *reinterpret_cast<Word*>(cta_memory() + to + ranges.place(row + j * period)) = word[j];
+#pragma unroll
+        for (int i = 0; i < kUnits; ++i) from[i] += kRows * step;
       }
+      return;
     }
-  }
-  __device__ __forceinline__ void turn_words(const Ranges& ranges, u32 at, u32 begin, u32 end, u32 period) const {
-    const u32 down = box.tiling.staged[box.tiling.first], step = down * period;
-    const char* from[kUnits];
-#pragma unroll
-    for (int i = 0; i < kUnits; ++i) from[i] = staged + place(at + i * u32(sizeof(Unit))) + begin * down;
-    char* const to = turned + at;
-    for (u32 row = begin; row < end; row += kRows * period) {
-      Word word[kRows];
-#pragma unroll
-      for (int j = 0; j < kRows; ++j) {
-        if (row + j * period >= end) continue;
-#pragma unroll
-        for (int i = 0; i < kUnits; ++i)
-          reinterpret_cast<Unit*>(&word[j])[i] = *reinterpret_cast<const Unit*>(from[i] + j * step);
-      }
-#pragma unroll
-      for (int j = 0; j < kRows; ++j)
-        if (row + j * period < end) *reinterpret_cast<Word*>(to + ranges.place(row + j * period)) = word[j];
-#pragma unroll
-      for (int i = 0; i < kUnits; ++i) from[i] += kRows * step;
-    }
-  }
-  // Those of a word that is not whole.
-  __device__ __noinline__ void turn_units(const Ranges& ranges, int at, u32 begin, u32 end, u32 period) const {
-    const u32 width = tile.columns * box.tiling.column_bytes, down = box.tiling.staged[box.tiling.first];
     for (int byte = max(at, 0); byte < min(at + int(kWord), int(width)); byte += sizeof(Unit)) {
-      const char* const from = staged + place(u32(byte));
-      for (u32 row = begin; row < end; row += period)
-        *reinterpret_cast<Unit*>(turned + ranges.place(row) + byte) = *reinterpret_cast<const Unit*>(from + row * down);
+      const char* from = cta_memory() + first + place(box, split, u32(byte));
+      for (u32 row = begin; row < end; row += period, from += step)
+        *reinterpret_cast<Unit*>(cta_memory() + turned + ranges.place(row) + byte) = *reinterpret_cast<const Unit*>(from);
     }
   }
 };

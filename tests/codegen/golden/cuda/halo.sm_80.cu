@@ -26,6 +26,7 @@ struct Shape {
   static constexpr int num_run_loops = 0;
   static constexpr int num_strides = 0;
   static constexpr int tile_bytes = 0;
+  static constexpr int carried_bytes = 0;
   static constexpr int entry_group = 4;
   static constexpr int entry_points = 1;
   __device__ static constexpr i64 row_bytes(int field) { return 4096; }
@@ -66,9 +67,9 @@ struct Relation {
 
 extern "C" __global__ void __launch_bounds__(512, 1)
 halo_plan(const __grid_constant__ Call call) { place_entries<Shape, Relation>(call); }
-extern "C" __global__ void __launch_bounds__(896, 1)
+extern "C" __global__ void __launch_bounds__(640, 1)
 halo_dispatch(const __grid_constant__ Call call) { move_entries<Shape>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 halo_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(768, 1)
+extern "C" __global__ void __launch_bounds__(640, 1)
 halo_combine(const __grid_constant__ Call call) { give_entries<Shape>(call); }

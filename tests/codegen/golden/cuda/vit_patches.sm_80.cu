@@ -27,7 +27,8 @@ struct Shape {
   static constexpr int num_loops = 2;
   static constexpr int num_run_loops = 1;
   static constexpr int num_strides = 1;
-  static constexpr int tile_bytes = 25344;
+  static constexpr int tile_bytes = 30464;
+  static constexpr int carried_bytes = 0;
   __device__ static constexpr i64 row_bytes(int field) { return 588; }
   __device__ static constexpr i64 cell_bytes(int field) { return 3; }
   __device__ static constexpr int unit_bytes(int field) { return 2; }
@@ -88,5 +89,5 @@ extern "C" __global__ void __launch_bounds__(896, 1)
 vit_patches_dispatch(const __grid_constant__ Call call) { move<Shape, Relation>(call); }
 extern "C" __global__ void __launch_bounds__(256, 1)
 vit_patches_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
-extern "C" __global__ void __launch_bounds__(864, 1)
+extern "C" __global__ void __launch_bounds__(896, 1)
 vit_patches_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }

@@ -26,6 +26,7 @@ struct Shape {
   static constexpr int num_run_loops = 0;
   static constexpr int num_strides = 0;
   static constexpr int tile_bytes = 0;
+  static constexpr int carried_bytes = 0;
   static constexpr int entry_group = 16;
   static constexpr int entry_points = 14;
   __device__ static constexpr i64 row_bytes(int field) { return 42; }

@@ -275,7 +275,8 @@ module {
     %8 = "fsc.node_signal"(%7) {per = "group"} : (!fsc.token) -> !fsc.token
     %9 = "fsc.node_wait"(%8) {per = "group"} : (!fsc.token) -> !fsc.token
     %10 = "fsc.node_join"(%9) : (!fsc.token) -> !fsc.token
-    "fsc.cuda_piece_tile"() {combine_warps = 27 : i64, dispatch_warps = 28 : i64, tile_bytes = 25344 : i64, words = [{field = "pixels", word_bytes = 2 : i64}]} : () -> ()
+    "fsc.cuda_piece_tile"() {arch = "sm_90", combine_warps = 28 : i64, dispatch_warps = 28 : i64, tile_bytes = 43648 : i64, words = [{field = "pixels", word_bytes = 2 : i64}]} : () -> ()
+    "fsc.cuda_piece_tile"() {arch = "sm_80", combine_warps = 28 : i64, dispatch_warps = 28 : i64, tile_bytes = 30464 : i64, words = [{field = "pixels", word_bytes = 2 : i64}]} : () -> ()
     "fsc.triton_piece_tile"() {copy_warps = 4 : i64, fields = [{field = "pixels", lines = 256 : i64, word_bytes = 2 : i64}], item_lines = 1024 : i64, plan_warps = 1 : i64} : () -> ()
   }) : () -> ()
 }

@@ -1,0 +1,392 @@
+"""The Triton kernels of several nodes where sizes are exact: slabs and windows that grow, handles
+that last.
+
+A dispatch that plans is launched as a whole for as many places as the latest ones have needed, and
+the host waits for the counts alone. All ranks of the job read from them the same of all ranks'
+segments: whether one refuses the call, and whether one has more of them than there are places for.
+Then nothing has been stored, and all launch again, with more places. Slots are counted by each node
+alone: if its windows are too small, its ranks make larger ones, and take on once more what has
+landed already; other nodes need not know. A call along a known routing has as many places as the
+dispatch that planned it, so nothing waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.rails import Rails
+from fuscoc_runtime.engine.node.exact import (
+    ENTRY,
+    MAX_POINTS,
+    ExactNode,
+    Known,
+    Work,
+)
+from fuscoc_runtime.engine.node.places import Places
+from fuscoc_runtime.engine.node.rail_calls import RailCall, RailCalls, RailWork, new_work
+from fuscoc_runtime.engine.node.rail_commands import PointExchange, gather_in_node
+from fuscoc_runtime.engine.node.report import Planned
+from fuscoc_runtime.engine.node.rings import DROPPED, Launched, Sent
+from fuscoc_runtime.engine.node.slabs import (
+    SlabMemory,
+    Slabs,
+    new_slab_memory,
+)
+from fuscoc_runtime.engine.node.state import Limits
+from fuscoc_runtime.engine.node.triton_memory import TritonMemory, new_scratch
+from fuscoc_runtime.engine.node.triton_program import COMBINED
+from fuscoc_runtime.errors import FuscoRuntimeError, PreparationError
+from fuscoc_runtime.kernels.loader import address
+from fuscoc_runtime.manifest.artifact import Artifact
+from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
+from fuscoc_runtime.plan.agree import attempt
+
+
+@dataclass(frozen=True, eq=False)
+class RailKnown(Known):
+    """``launched`` is of the segments that this rank has taken on, but for its ``sent``.
+
+    Attributes:
+        work: memory of the dispatch, with places for as many segments of every rank.
+        inputs, extents: of the relation; no caller changes them.
+    """
+
+    work: RailWork
+    inputs: tuple[Tensor, ...]
+    extents: tuple[int, ...]
+
+    @property
+    def num_sources(self) -> int:
+        """This rank's own."""
+        assert self.launched.sent is not None
+        return self.launched.sent.num_sources
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        work = self.work
+        return [*super().tensors, *work.own.values(), *work.buffers.values(), *self.inputs]
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """Memory of all calls with up to so many ``places``, and the ``work`` of those that this rank
+    refuses, which takes none anew."""
+
+    places: int
+    slabs: SlabMemory
+    scratch: dict[str, Tensor]
+    work: RailWork
+
+
+class ExactRails(ExactNode):
+    """A shuffle with a packed target among the ranks of several nodes; construction is collective
+    over ``members``. ``limits`` are of the segments that a rank takes on."""
+
+    rails: Rails
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        shuffle: ShuffleSpec,
+        node: NodeSpec,
+        members: Membership,
+        num_sms: int | None,
+    ) -> None:
+        self._shuffle, self._spec, self._topology = shuffle, node, members.topology
+        self._num_nodes = members.topology.num_nodes
+        self._sizes = Places(shuffle, node, members.topology)
+        self._places = self._sizes.first  # of the next dispatch, on all ranks
+        super().__init__(artifact, shuffle, node, members, num_sms)
+        self.rails = Rails(members)
+        self._shared: Shared | None = self._new_shared(self._places)
+        self._points: dict[int, PointExchange] = {}
+        told = self._program.load("hop", "tell", ("told", "place"))
+        self._kernels = {"again": self._again, "tell": self._tell, "told": told}
+
+    @property
+    def private_bytes(self) -> int:
+        """Bytes of slabs, now."""
+        return 0 if self._shared is None else self._shared.slabs.num_bytes
+
+    @property
+    def num_rounds(self) -> int:
+        """Rounds in which rows of the next size cross the network."""
+        return len(self._calls_of(self._places).slabs.rounds)
+
+    def new_work(self, num_sources: int, num_slots: int) -> RailWork | None:
+        if num_sources * self._fanout * self._topology.num_ranks > MAX_POINTS:
+            return None
+        return self._new_work(num_sources, self._places)
+
+    def dispatch(
+        self,
+        number: int,
+        source: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        extents: Sequence[int],
+        num_sources: int,
+        weights: Tensor | None,
+        num_slots: int,
+        work: Work | None,
+        faults: Tensor | None = None,
+    ) -> Known | Planned | FuscoRuntimeError:
+        """See `ExactNode.dispatch`. ``weights`` are sent with the rows.
+
+        Raises:
+            FuscoRuntimeError: the ranks are out of step for good, as when one has no memory for
+                larger slabs or windows.
+        """
+        if work is None:
+            self.refuse_dispatch(number)
+            return Planned((), (-1,), 0, is_aborted=False)
+        assert isinstance(work, RailWork)
+        kept = tuple(each.clone() for each in inputs)  # handles last
+        given = self._given(source, kept, extents, weights)
+        while True:
+            fits = num_sources <= work.places
+            packed, says = (num_sources, 0) if fits else (0, num_sources)
+            call = RailCall(_tag(number, number, weights is not None), None, packed, says)
+            self._begin(work, faults)
+            self._calls_of(work.places).dispatch(work, call, given)
+            planned = self.report.wait(self._epoch)
+            if planned.is_aborted or min(planned.sources) < 0:
+                return planned
+            most = max(planned.sources)
+            if not self._sizes.are_carried(self._sizes.size_of(most)):
+                return planned
+            if most <= work.places:
+                break
+            work = self._make_room(most, num_sources)
+        while max(planned.slots) > self.limits.capacity:
+            problem = self._grow(Limits(self.limits.max_sources, max(planned.slots)))
+            if problem is not None:
+                raise problem
+            self._begin(work)
+            self._calls_of(work.places).take_on_again(work, call, given)
+            planned = self.report.wait(self._epoch)
+            if planned.is_aborted:
+                return planned
+        self._places = self._sizes.next(work.places, most)
+        slots = planned.slots[self._program.rank]
+        launched = self._launched(work, num_sources, weights is not None, slots)
+        return RailKnown(
+            launched, number, planned.slots, planned.sources, planned.num_rows, work.segments,
+            work.buffers["first_slots"], work, kept, tuple(extents),
+        )  # fmt: skip
+
+    def dispatch_again(
+        self, number: int, source: Sequence[Tensor], known: Known, weights: Tensor | None
+    ) -> Known:
+        """As `ExactNode.dispatch_again`. It plans once more: what peers need to know of the rows
+        travels with them."""
+        assert isinstance(known, RailKnown)
+        work = self._new_work(known.num_sources, known.work.places)
+        tag = _tag(number, known.number, weights is not None)
+        call = RailCall(tag, known.number, known.num_sources)
+        given = self._given(source, known.inputs, known.extents, weights)
+        self._begin(work)
+        self._calls_of(work.places).dispatch(work, call, given)
+        has_weights, slots = weights is not None, known.launched.num_slots
+        launched = self._launched(work, known.num_sources, has_weights, slots)
+        first = work.buffers["first_slots"]
+        return replace(
+            known, launched=launched, number=number, segments=work.segments, first_slots=first,
+            work=work,
+        )  # fmt: skip
+
+    def combine(
+        self,
+        rows: Sequence[Tensor],
+        known: Known,
+        results: Sequence[Tensor],
+        weights: Tensor | None,
+        is_late: bool = True,
+    ) -> None:
+        """See `ExactNode.combine`. Weights that are late, which all ranks give then or none, travel
+        before; others have done so with the rows."""
+        assert isinstance(known, RailKnown)
+        taken_on = known.launched.weights
+        if weights is not None and (is_late or taken_on is None):
+            exchange = self._points_between(known.work.places)
+            exchange.sent[:, : len(weights)] = weights
+            taken_on = exchange.carry_out()
+        self._combine(known, known.number, self._program.fields_back(rows, results), taken_on)
+
+    def refuse_dispatch(self, number: int) -> None:
+        """Take the turn of a dispatch that plans without joining it."""
+        self._refuse(self._places, RailCall(_tag(number, number), None, 0, says=-1))
+
+    def refuse_again(self, number: int, known: Known | None) -> None:
+        """Take the turn of a dispatch along a routing without joining it. The others get a handle,
+        and what they do with it cannot be matched here."""
+        self.is_out_of_step = True
+        if known is not None:
+            assert isinstance(known, RailKnown)
+            call = RailCall(_tag(number, known.number), known.number, 0, says=-1)
+            self._refuse(known.work.places, call)
+
+    def refuse_combine(self, known: Known | None) -> None:
+        """Take a combine's turn without joining it; without its routing, that is not possible."""
+        if known is None:
+            self.is_out_of_step = True
+            return
+        assert isinstance(known, RailKnown)
+        names = [each.name for each in self._shuffle.program.buffers["source"]]
+        nothing = {f"{part}.{name}": 0 for part in COMBINED for name in names}
+        self._combine(known, -1, nothing, known.launched.weights)
+
+    def gather(self, of_slot: Tensor) -> Tensor:
+        """See `gather_in_node`."""
+        return gather_in_node(self._members, of_slot)
+
+    def bring_back(self, of_points: Tensor) -> Tensor:
+        """What this rank has found for the points that it has taken on, 0 for those of others, at
+        its own points: [places, fanout]."""
+        places = of_points.numel() // (self._num_nodes * self._fanout)
+        exchange = self._points_between(places)
+        exchange.sent.copy_(of_points.view_as(exchange.sent))
+        return exchange.carry_out().sum(0)
+
+    def _points_between(self, places: int) -> PointExchange:
+        if places not in self._points:
+            self._points[places] = PointExchange(
+                self._program, self.rails, self._kernels["told"], places
+            )
+        return self._points[places]
+
+    def _given(
+        self,
+        source: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        extents: Sequence[int],
+        weights: Tensor | None,
+    ) -> dict[str, int]:
+        """The arguments of a dispatch, as kernels are given them."""
+        given = self._program.given(inputs, extents) | self._program.fields_left(source)
+        if weights is not None:
+            given["own_weights"] = address(weights)
+        self._begun = self._program.bits_of_cells(source)  # until all is launched
+        if self._begun is not None:
+            given["begun"] = address(self._begun)
+        return given
+
+    def _launched(
+        self, work: RailWork, num_sources: int, has_weights: bool, num_slots: int
+    ) -> Launched:
+        """What combine needs of a dispatch of so many segments of this rank."""
+        buffers = work.buffers
+        sent = Sent(num_sources, work.own["rank"].view(-1, self._fanout))
+        launched = Launched(
+            ENTRY, self._num_nodes * work.places, buffers["codes"], buffers["key_counts"],
+            buffers["key_starts"], buffers["routing"], buffers["weights"] if has_weights else None,
+            num_slots=num_slots, sent=sent,
+        )  # fmt: skip
+        return self._kept(launched)
+
+    def _refuse(self, places: int, call: RailCall) -> None:
+        assert self._shared is not None
+        work, fields = replace(self._shared.work, places=places), self._shuffle.program.buffers
+        nothing = [torch.empty(0)] * len(fields["source"])
+        given = self._program.placement({}) | self._program.fields_left(nothing)
+        self._begin(work)
+        self._calls_of(places).refuse(work, call, given)
+
+    def _begin(self, work: RailWork, faults: Tensor | None = None) -> None:
+        """Before what plans: its counts are of the first use of its memory."""
+        routing = work.buffers["routing"]
+        routing.zero_()
+        if faults is not None:
+            routing[DROPPED + 1 : DROPPED + 2].copy_(faults)
+        if self._program.is_compact:  # before the peers know that this rank joins the call
+            self._memory.part("row_index", torch.int64, self.limits.capacity).fill_(-1)
+        self._epoch += 1
+
+    def _combine(
+        self, known: RailKnown, tells: int, fields: dict[str, int], weights: Tensor | None
+    ) -> None:
+        """One that this rank ``tells`` the others is of that dispatch; -1 if it refuses it."""
+        given = 0 if weights is None else address(weights)
+        self._calls_of(known.work.places).combine(
+            known.launched, known.work, known.number, tells, fields, given, self._routing
+        )
+
+    def _calls_of(self, places: int) -> RailCalls:
+        """Those with so many places, made once for the memory that there is."""
+        calls = self._calls.get(places)
+        if calls is None:
+            assert self._shared is not None
+            slabs = Slabs(
+                self._shuffle, self._spec, self._topology, places, self._shared.slabs,
+                self._members.is_one_host,
+            )  # fmt: skip
+            calls = self._calls[places] = RailCalls(
+                self._program, self.rails, slabs, self._memory, self._programs,
+                self._shared.scratch,                 self._words({}), self._kernels, places,
+            )  # fmt: skip
+        return calls
+
+    def _new_work(self, num_sources: int, places: int) -> RailWork:
+        return new_work(self._program, num_sources, places)
+
+    def _new_shared(self, places: int) -> Shared:
+        given = self._shuffle, self._spec, self._topology, places
+        slabs = new_slab_memory(*given, self._members.device)
+        scratch = new_scratch(self._program, self._num_nodes * places)
+        return Shared(places, slabs, scratch, self._new_work(0, places))
+
+    def _new_memory(self, limits: Limits) -> TritonMemory:
+        self._calls: dict[int, RailCalls] = {}  # which are of other windows
+        most = max(limits.max_sources, self._num_nodes * self._places)
+        return super()._new_memory(replace(limits, max_sources=most))
+
+    def _make_room(self, num_sources: int, own_sources: int) -> RailWork:
+        """Memory for a dispatch of so many segments of any rank; collective over all of them.
+
+        Raises:
+            FuscoRuntimeError: a rank has none, as all of them say.
+        """
+        places = self._sizes.size_of(num_sources)
+
+        def make() -> RailWork:
+            if self._shared is None or places > self._shared.places:
+                if not self._program.interpreted:  # later rounds may be under way
+                    torch.cuda.current_stream(self._members.device).synchronize()
+                self._calls.clear()
+                self._shared = None  # both at once might not fit
+                self._shared = self._new_shared(places)
+            return self._new_work(own_sources, places)
+
+        rank, limits = self._members.rank, self.limits
+        work = attempt(rank, make)
+        self._agree_on(work)
+        taken_on = self._num_nodes * places
+        if taken_on > limits.max_sources:
+            wanted = replace(limits, max_sources=taken_on)
+            self._agree_on(attempt(rank, lambda: self._grow(wanted)))
+        assert isinstance(work, RailWork)
+        return work
+
+    def _agree_on(self, made: object) -> None:
+        """Raise on all ranks if one has not made what it should."""
+        failed = isinstance(made, FuscoRuntimeError)
+        said = self._members.meet("window allocation", int(failed))
+        if isinstance(made, FuscoRuntimeError):
+            raise made
+        for peer, has_failed in enumerate(said):
+            if has_failed:
+                raise PreparationError(peer, "no memory for larger slabs or windows")
+
+    def _meet(self) -> None:
+        # To allocate is collective inside the node, and of what is between nodes nobody waits.
+        self._allocate(1)
+
+
+def _tag(number: int, known: int, has_weights: bool = False) -> int:
+    """What the slabs of dispatch ``number`` along the routing of another are told by. Ranks that
+    differ in whether weights travel with the rows are found out: combines would send others."""
+    return has_weights << 62 | known << 32 | number

@@ -1,0 +1,137 @@
+"""Dispatches into memory of the caller's that repeat earlier ones, where rows are added to it.
+
+As `Repeats` between nodes: one whose arguments have the forms of an earlier one needs no checks but
+those of what forms do not tell, and of what surrounds the kernels nothing is left but one launch
+that looks places up, and one that leaves out slots without a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.engine.into import Given, Into
+from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
+from fuscoc_runtime.engine.node.handle import NodeHandle
+from fuscoc_runtime.engine.node.repeats import look_at, remember
+from fuscoc_runtime.engine.row_kernels import accumulate_rows
+
+
+@dataclass(frozen=True, eq=False)
+class _Dispatch:
+    """What dispatches of one form have in common; positions are those among the arguments, of which
+    each has so many ``sizes`` in bytes. ``numbers`` are `Into.numbers`, ``rows`` those that come,
+    [num_parts, elements]."""
+
+    source: int
+    inputs: tuple[tuple[str, int], ...]
+    tables: tuple[tuple[str, int], ...]
+    memory: int
+    sizes: tuple[int, ...]
+    num_sources: int
+    num_slots: int
+    extents: Mapping[str, int]
+    shapes: Mapping[str, torch.Size]
+    numbers: Mapping[str, int]
+    rows: Tensor
+
+
+class IntoRepeats:
+    """Those of one engine inside a node."""
+
+    @staticmethod
+    def of(engine: NodeEngine, into: Into) -> IntoRepeats | None:
+        """None where calls are not alike enough."""
+        program = engine.shuffle.program
+        is_plain = not (engine.is_ragged or engine.reply or program.weight)
+        is_single = len(program.buffers["source"]) == len(program.buffers["target"]) == 1
+        if into.spec.kind != "sum" or not is_plain or not is_single:
+            return None
+        return IntoRepeats(engine, into) if engine.node.rails is None else None
+
+    def __init__(self, engine: NodeEngine, into: Into) -> None:
+        self._engine, self._into = engine, into
+        self._known: dict[tuple[Any, ...], _Dispatch] = {}
+        [self._field] = engine.shuffle.program.buffers["source"]
+        [self._rows] = engine.rows.values()
+        window = self._rows.untyped_storage()
+        self._window = window.data_ptr(), window.data_ptr() + window.nbytes()
+
+    def dispatch(
+        self, fields: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[Tensor, NodeHandle] | None:
+        """The memory, with the rows added to it, and the handle; None where it is for the engine to
+        find out what is asked for."""
+        tensors = (*fields, *named.values())
+        form: list[object] = [len(fields), *named]
+        addresses = []
+        begin, end = self._window
+        for tensor in tensors:
+            address = look_at(tensor, form)
+            if address is None or begin <= address < end:
+                return None
+            addresses.append(address)
+        known = self._known.get(tuple(form))
+        if known is None or _share(addresses, known.sizes, known.memory):
+            return None
+        engine, into, program = self._engine, self._into, self._engine.shuffle.program
+        inputs = {name: tensors[position] for name, position in known.inputs}
+        with engine.in_turn():
+            launched = engine.node.dispatch(
+                [tensors[known.source]],
+                [inputs[name] for name in program.inputs],
+                [known.extents[name] for name in program.extents],
+                known.num_sources,
+                num_slots=known.num_slots,
+            )
+            engine.entered(launched.entry)
+        memory: Tensor = tensors[known.memory]
+        with current_device(engine.members.device):
+            places = torch.empty(len(known.rows), dtype=torch.int64, device=memory.device)
+            tables = {name: addresses[position] for name, position in known.tables}
+            into.look_up(known.numbers, tables, places)
+            targets = into.settle(places, known.numbers["num_places"], launched.filling)
+            accumulate_rows(known.rows, targets, memory.view(-1, known.rows.shape[1]))
+        if not memory.is_inference():
+            torch.autograd.graph.increment_version(memory)
+        return memory, NodeHandle(engine, launched, inputs, known.extents, known.shapes)
+
+    def remember(
+        self, fields: Sequence[Any], named: Mapping[str, Any], given: Given, handle: NodeHandle
+    ) -> None:
+        """This dispatch has been made; ``given`` is what `Into.prepare` has found of it."""
+        tensors = (*fields, *named.values())
+        form: list[object] = [len(fields), *named]
+        if any(look_at(each, form) is None or not each.numel() for each in tensors):
+            return
+        names = [*([self._field.name] if fields else []), *named]
+        numbers = self._into.numbers(given.extents)
+        rows = self._rows[: handle.num_slots].view(numbers["num_points"], -1)
+        positions = {name: position for position, name in enumerate(names)}
+        known = _Dispatch(
+            positions[self._field.name],
+            tuple((name, positions[name]) for name in handle.inputs),
+            tuple((name, positions[name]) for name in given.inputs),
+            positions[self._into.spec.argument],
+            tuple(each.nbytes for each in tensors),
+            handle.launched.num_sources,
+            handle.num_slots,
+            handle.extents,
+            handle.source_shapes,
+            numbers,
+            rows,
+        )
+        remember(self._known, tuple(form), known)
+
+
+def _share(addresses: Sequence[int], sizes: Sequence[int], memory: int) -> bool:
+    """Whether that one has memory in common with another."""
+    begin, end = addresses[memory], addresses[memory] + sizes[memory]
+    return any(
+        position != memory and begin < address + size and address < end
+        for position, (address, size) in enumerate(zip(addresses, sizes, strict=True))
+    )

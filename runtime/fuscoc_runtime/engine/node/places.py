@@ -1,0 +1,59 @@
+"""How many places slabs of exact sizes have: what all ranks decide alike, from numbers that they
+all have read."""
+
+from __future__ import annotations
+
+from fuscoc_runtime.engine.node.slabs import MOST_SENT, lay_out_slab, num_places
+from fuscoc_runtime.engine.node.state import SLOT_BITS
+from fuscoc_runtime.engine.sizes import worst_capacity
+from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
+from fuscoc_runtime.topology import Topology
+
+FIRST_SOURCES, FIRST_SENT = 128, 16 << 20
+"""Source segments that the first dispatch has places for, and bytes that it sends to other nodes,
+at the most, unless the smallest slabs are more."""
+STEPS = 8
+"""Places are of so many sizes between a power of two and the next."""
+ABATES = 3, 4
+"""Of the places of a call the next one has this part at least: to send too many costs less than to
+send all once more."""
+
+
+class Places:
+    """Those of one shuffle; every number is of source segments of a rank."""
+
+    def __init__(self, shuffle: ShuffleSpec, node: NodeSpec, topology: Topology) -> None:
+        self._given = shuffle, node, topology
+        self._carried: dict[int, bool] = {}
+
+    @property
+    def first(self) -> int:
+        """What the first dispatch has."""
+        places = self.size_of(1)
+        while 2 * places <= FIRST_SOURCES and self._sent(2 * places) <= FIRST_SENT:
+            places *= 2
+        return places
+
+    def size_of(self, num_sources: int) -> int:
+        """Enough for so many, and at most an eighth more than a power of two below asks for."""
+        step = max(1, (1 << max(0, num_sources.bit_length() - 1)) // STEPS)
+        return num_places(self._given[1], -(-num_sources // step) * step)
+
+    def next(self, places: int, num_sources: int) -> int:
+        """What follows a dispatch that had so many ``places``, and needed those for so many."""
+        (part, whole), unit = ABATES, self.size_of(1)
+        abated = places * part // whole // unit * unit
+        return self.size_of(max(num_sources, abated))
+
+    def are_carried(self, places: int) -> bool:
+        """Whether slabs carry so many, and kernels count their slots on any rank."""
+        if places not in self._carried:
+            shuffle, _, topology = self._given
+            slots = worst_capacity(shuffle, topology.num_ranks, places)
+            self._carried[places] = self._sent(places) <= MOST_SENT and not slots >> SLOT_BITS
+        return self._carried[places]
+
+    def _sent(self, places: int) -> int:
+        """Bytes to all other nodes."""
+        _, nbytes = lay_out_slab(*self._given, places)
+        return nbytes * (self._given[2].num_nodes - 1)

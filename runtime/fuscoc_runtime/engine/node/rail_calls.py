@@ -1,0 +1,212 @@
+"""Calls of exact sizes between nodes, of one number of places in every slab: their lists, tables
+and numbers, of which only little differs from call to call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.comm.rails import Rails
+from fuscoc_runtime.engine.node.exact import ENTRY, POINTS_TOLD, Work
+from fuscoc_runtime.engine.node.rail_commands import RailCommands, packing, rail_words
+from fuscoc_runtime.engine.node.rings import Launched
+from fuscoc_runtime.engine.node.schedule import Programs
+from fuscoc_runtime.engine.node.slabs import Slabs
+from fuscoc_runtime.engine.node.triton_memory import (
+    BACK,
+    TritonMemory,
+    call_words,
+    new_buffers,
+    new_points,
+    new_segments,
+    segment_words,
+    uploaded,
+    with_words,
+)
+from fuscoc_runtime.engine.node.triton_program import TritonProgram
+from fuscoc_runtime.kernels.commands import CommandList, Launch
+from fuscoc_runtime.kernels.loader import Kernel, address
+
+TELLING = {"num_sources": "told_sources", "number": "tells"}
+"""Numbers of what goes before a combine that have other names in its list."""
+
+
+@dataclass(frozen=True, eq=False)
+class RailWork(Work):
+    """Of this rank's ``own`` points, int64 by name their ranks and keys, and where its ``segments``
+    lie; ``buffers`` are of what it takes on. There is no ``scratch``: all calls share some."""
+
+    places: int
+    own: dict[str, Tensor]
+
+
+def new_work(program: TritonProgram, num_sources: int, places: int) -> RailWork:
+    """For a dispatch of so many segments of this rank, with so many places for any rank's."""
+    taken_on = program.num_nodes * places
+    shape = taken_on, program.shuffle.program.fanout
+    buffers = new_buffers(program, taken_on)
+    buffers["weights"] = torch.empty(shape, dtype=torch.float32, device=program.device)
+    own = new_points(program, num_sources)
+    return RailWork(buffers, new_segments(program, num_sources), {}, places, own)
+
+
+@dataclass(frozen=True, eq=False)
+class RailCall:
+    """What differs between dispatches.
+
+    Attributes:
+        tag: what their slabs are told by.
+        again: the number of the dispatch whose routing it follows; None if it plans.
+        num_sources: this rank's own segments that there are places for.
+        says: another number than that, which this rank tells the others; 0: the same.
+    """
+
+    tag: int
+    again: int | None
+    num_sources: int
+    says: int = 0
+
+
+class RailCalls:
+    """Calls with so many places, in windows and slabs as they are now."""
+
+    def __init__(
+        self,
+        program: TritonProgram,
+        rails: Rails,
+        slabs: Slabs,
+        memory: TritonMemory,
+        programs: Programs,
+        scratch: dict[str, Tensor],
+        lasting: Mapping[str, int],
+        kernels: Mapping[str, Kernel],
+        places: int,
+    ) -> None:
+        """``scratch`` has room for these calls or larger ones, ``lasting`` are words of every
+        table, and ``kernels``, by name, those that are no shuffle's own."""
+        self._scratch = scratch
+        self.slabs, self._program, self._rails, self._places = slabs, program, rails, places
+        self._device, self._programs = program.device, programs
+        self._taken_on = taken_on = program.num_nodes * places
+        commands = RailCommands(program, rails, slabs, memory.staged_places)
+        meet = Launch(kernels["again"], "meets")
+        ended = Launch(kernels["told"], "one", {"place": "ended"})
+        self._forth = CommandList(self._device, commands.forth([meet]))
+        self._landed = CommandList(self._device, [*commands.landed(), ended])
+        tell = Launch(kernels["tell"], "telling", TELLING)
+        back = [tell, *commands.back()] if program.combines else []
+        self._back = CommandList(self._device, back)
+        words = {**lasting, **rail_words(program, rails, slabs), "stride": places}
+        self._tables = [memory.table(entry, programs, **words) for entry in (0, BACK)]
+        alike = {
+            **commands.numbers,
+            "call": 0,
+            "ticket": ENTRY.ticket,
+            "num_sources": taken_on,
+            "fanout": program.shuffle.program.fanout,
+        }
+        items = program.num_ranks * taken_on
+        self._numbers_forth = {
+            **alike,
+            **{name: address(column) for name, column in self._scratch.items()},
+            **program.rows_there(memory.sections["rows"]),
+            **slabs.rows_at,
+            **program.sizes(taken_on, programs),
+            "programs": min(programs.dispatch, items),
+            "told": rails.told,
+            "ended": 1,
+        }
+        self._numbers_back = {
+            **alike, "programs": min(programs.combine, items), "refuses": 0,
+        }  # fmt: skip
+
+    def dispatch(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> None:
+        """Enqueue one, with what the relation is ``given``, fields and weights."""
+        self._submit(self._forth, work, call, given)
+
+    def take_on_again(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> None:
+        """Of that what is behind the network."""
+        self._submit(self._landed, work, call, given)
+
+    def refuse(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> None:
+        """A dispatch of no segments, without arguments."""
+        missing = dict.fromkeys(set(self._forth.names) - self._numbers_forth.keys(), 0)
+        self._submit(self._forth, work, call, {**missing, **given})
+
+    def combine(
+        self,
+        launched: Launched,
+        work: RailWork,
+        number: int,
+        tells: int,
+        fields: Mapping[str, int],
+        weights: int,
+        routing: Tensor,
+    ) -> None:
+        """Enqueue a combine of dispatch ``number``, with fields and the address of weights;
+        ``tells`` is the same number, or -1 if this rank refuses it. ``routing`` is its own."""
+        assert launched.sent is not None
+        own, refuses = launched.sent.num_sources, tells < 0
+        table = self._table(BACK, {
+            **segment_words(work.segments),
+            "codes": address(launched.codes),
+            "first_slots": address(work.buffers["first_slots"]),
+            "routing": address(routing),
+            "call_tag": number,
+        })  # fmt: skip
+        told = 0 if refuses else launched.num_sources
+        numbers = self._numbers_back
+        most = 1 if refuses else self._programs.combine
+        shares = -(-told * numbers["fanout"] // POINTS_TOLD)
+        self._carry_out(self._back, table, {
+            **numbers,
+            **fields,
+            "programs": min(most, numbers["programs"]),
+            "finishing": max(1, min(most, own)),
+            "telling": max(1, min(shares, self._programs.reducers)),
+            "own_sources": own,
+            "told_sources": told,
+            "tells": tells,
+            "known": address(launched.routing),
+            "rows_ticket": -1 if refuses else 0,
+            "weights": weights,
+        })  # fmt: skip
+
+    def _submit(
+        self, commands: CommandList, work: RailWork, call: RailCall, given: Mapping[str, int]
+    ) -> None:
+        program, again = self._program, call.again
+        table = self._table(0, {
+            **call_words(program, self._scratch, work.segments, work.buffers),
+            "own_ranks": address(work.own["rank"]),
+            "own_keys": address(work.own["key"]),
+            "call_tag": call.tag,
+            "is_known": int(again is not None),
+        })  # fmt: skip
+        columns = zip(program.shuffle.program.relation.addresses, work.segments, strict=True)
+        weights = address(work.buffers["weights"])
+        self._carry_out(commands, table, {
+            **self._numbers_forth,
+            "own_weights": weights,  # where none are given: unread
+            **given,
+            **{name: address(column) for name, column in (*work.own.items(), *columns)},
+            **program.points(call.num_sources),
+            **packing(program, self._programs, self._places, call.num_sources),
+            "weights": weights,
+            "own_sources": call.num_sources,
+            "says": call.says,
+            "number": again or 0,
+            "meets": int(again is not None),
+        })  # fmt: skip
+
+    def _table(self, entry: int, words: Mapping[str, int]) -> Tensor:
+        """It has to live until its call is enqueued."""
+        interpreted = self._program.interpreted
+        return uploaded(with_words(self._tables[entry], words, interpreted), self._device)
+
+    def _carry_out(self, commands: CommandList, table: Tensor, numbers: dict[str, int]) -> None:
+        numbers["call"] = address(table)
+        self._rails.submit(commands, commands.numbers(numbers))

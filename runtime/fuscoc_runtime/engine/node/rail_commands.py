@@ -1,0 +1,194 @@
+"""The lists of calls between nodes: kernels, and the rounds in which slabs travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from fuscoc_runtime.comm.group import Membership, all_gather
+from fuscoc_runtime.comm.rails import Beside, Rails
+from fuscoc_runtime.comm.subgroups import node_group
+from fuscoc_runtime.engine.node.schedule import Programs
+from fuscoc_runtime.engine.node.slabs import Slabs
+from fuscoc_runtime.engine.node.triton_program import TritonProgram
+from fuscoc_runtime.kernels.commands import Command, CommandList, Exchange, Launch
+from fuscoc_runtime.kernels.loader import Kernel, address
+
+POINTS_PACKED = 256  # by a program at once, that go nowhere
+OWN = {"num_sources": "own_sources", "weights": "own_weights"}
+"""What a kernel is given of this rank's own segments, where others are given those taken on."""
+
+
+class RailCommands:
+    """What calls of one size are made of, with the slabs of that size."""
+
+    def __init__(
+        self, program: TritonProgram, rails: Rails, slabs: Slabs, staged_places: int
+    ) -> None:
+        """``staged_places``: those that a window has room for partial rows of."""
+        self._program, self._rails, self._slabs = program, rails, slabs
+        self._staged_places = staged_places
+        self._device = program.device
+
+    def forth(self, planned: Sequence[Command] = ()) -> list[Command]:
+        """A dispatch: its relation, slabs, and what a node does with those that have come, with
+        what goes between the plan and the rows. With the first round all points have come, so rows
+        of each are moved while later ones travel."""
+        program, slabs = self._program, self._slabs
+        rounds = self._exchanges(slabs.memory.out, slabs.memory.landed, slabs.ranges)
+        evaluating, planning = program.evaluating(), program.planning()
+        moving = self._moving()
+        if len(rounds) > 1:
+            planning[0] = _behind(planning[0], rounds[0])
+            moving[1:] = [_behind(*each) for each in zip(moving[1:], rounds[1:], strict=True)]
+        return [
+            *evaluating,
+            Launch(program.kernels["pack"], "packing", OWN, follows=bool(evaluating)),
+            *rounds,
+            *planning,
+            *planned,
+            *moving,
+        ]
+
+    def landed(self) -> list[Command]:
+        """Of that what comes behind the network."""
+        planning = self._program.planning()
+        planning[0] = replace(planning[0], follows=False)
+        return [*planning, *self._moving()]
+
+    def back(self) -> list[Command]:
+        """A combine, on both sides of the network. Sums of a round travel while those of later ones
+        are made, and are added up while these travel."""
+        kernels, slabs = self._program.kernels, self._slabs
+        rounds = self._exchanges(
+            slabs.memory.back_out, slabs.memory.back, slabs.ranges_back, is_packed=False
+        )
+        commands: list[Command] = []
+        behind = []
+        for number, (names, each) in enumerate(zip(self._places(), rounds, strict=True)):
+            own = {**names, "num_sources": "own_sources"}
+            finish = Launch(kernels["finish"], "finishing", own, follows=True)
+            behind.append(finish if len(rounds) == 1 else _behind(finish, each))
+            for part in self._turns(number):
+                names = {name: f"{name}.{part.start}" for name in ("first", "end")}
+                others = {**names, "num_sources": f"others.{part.start}"}
+                follows = part.start == 0
+                commands.append(Launch(kernels["collect"], "programs", others, follows=follows))
+            commands.append(each)
+        return commands + behind
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The places of every round, and how many segments of other nodes they are."""
+        numbers = {}
+        for number, places in enumerate(self._slabs.rounds):
+            numbers[f"round_end.{places.start}"] = places.stop
+            for part in self._turns(number):
+                numbers[f"first.{part.start}"], numbers[f"end.{part.start}"] = part.start, part.stop
+                numbers[f"others.{part.start}"] = (self._program.num_nodes - 1) * len(part)
+        return numbers
+
+    def _moving(self) -> list[Launch]:
+        forward = self._program.kernels["forward"]
+        return [Launch(forward, "programs", each, follows=True) for each in self._places()]
+
+    def _places(self) -> list[dict[str, str]]:
+        """By round the numbers that kernels are given of its places."""
+        return [
+            {"first": f"first.{places.start}", "end": f"round_end.{places.start}"}
+            for places in self._slabs.rounds
+        ]
+
+    def _turns(self, number: int) -> list[range]:
+        """The places of a round whose partial rows peers send at a time."""
+        places, room = self._slabs.rounds[number], self._staged_places
+        cuts = [room] if places.start < room < places.stop else []
+        return [range(*each) for each in pairwise([places.start, *cuts, places.stop])]
+
+    def _exchanges(
+        self,
+        sent: Tensor,
+        received: Tensor,
+        ranges: Callable[[range], list[range]],
+        is_packed: bool = True,
+    ) -> list[Exchange]:
+        """All rounds of a direction. Several travel beside the list, behind what comes before the
+        first one if everything ``is_packed`` then, else each behind what comes before it."""
+        rails, rounds, made = self._rails, self._slabs.rounds, []
+        for places in rounds:
+            beside = None
+            if len(rounds) > 1 and self._device.type == "cuda":
+                beside = Beside(self._device, not is_packed or places.start == 0)
+            what = rails.between(sent, received, ranges(places))
+            made.append(rails.command(what, is_told=True, beside=beside))
+        return made
+
+
+class PointExchange:
+    """Of every point an f32, of the segments that a rank has taken on: of calls of one size.
+
+    Attributes:
+        sent, received: f32 [num_nodes, places, fanout], by the node that they go to, or come from.
+    """
+
+    def __init__(self, program: TritonProgram, rails: Rails, tell: Kernel, places: int) -> None:
+        """``tell`` tells the host of exchanges, `tell` of kernels/device/hop.py."""
+        fanout, device = program.shuffle.program.fanout, program.device
+        self._rails, self._node = rails, program.node
+        self.sent, self.received = (
+            torch.zeros(program.num_nodes, places, fanout, dtype=torch.float32, device=device)
+            for _ in range(2)
+        )
+        begins, ends = (Launch(tell, "one", {"place": place}) for place in ("begun", "ended"))
+        exchange = rails.command(rails.between(self.sent, self.received), is_told=True)
+        self._commands = CommandList(device, [begins, exchange, ends])
+        self._numbers = {"one": 1, "told": rails.told, "begun": 0, "ended": 1}
+
+    def carry_out(self) -> Tensor:
+        """Exchange what has been put there; what has come, with what is of this node."""
+        self._rails.submit(self._commands, self._commands.numbers(self._numbers))
+        self.received[self._node] = self.sent[self._node]
+        return self.received
+
+
+def packing(
+    program: TritonProgram, programs: Programs, places: int, num_sources: int
+) -> dict[str, int]:
+    """Programs that count so many segments, and others that pack them, and say of points of
+    further places that they go nowhere."""
+    points = places * program.shuffle.program.fanout
+    useful = max(num_sources, -(-points // POINTS_PACKED))
+    counting = -(-num_sources // program.spec.tile_sources)
+    return {"packing": counting + min(programs.dispatch, useful)}
+
+
+def rail_words(program: TritonProgram, rails: Rails, slabs: Slabs) -> dict[str, int]:
+    """Words of a table: of what travels."""
+    return {
+        "node_keys": address(program.node_keys),
+        "exchanges": rails.told,
+        **slabs.words,
+    }
+
+
+def gather_in_node(members: Membership, of_slot: Tensor) -> Tensor:
+    """What every rank of the node has for its slots, [ranks of the node, num_slots]."""
+    topology = members.topology
+    if topology.ranks_per_node == 1:
+        return of_slot[None]
+    if members.device.type == "cuda":
+        return all_gather(of_slot, node_group(members))
+    # Without a GPU nodes have no group of their own, and they may differ in their slots.
+    most = max(members.meet("gathering", len(of_slot)))
+    padded = torch.nn.functional.pad(of_slot, (0, most - len(of_slot)))
+    ranks = topology.node_ranks(topology.node(members.rank))
+    return all_gather(padded, members.group)[ranks.start : ranks.stop, : len(of_slot)].contiguous()
+
+
+def _behind(launch: Launch, exchange: Exchange) -> Launch:
+    """It when an exchange beside the list has ended."""
+    return replace(launch, follows=False, awaits=exchange)

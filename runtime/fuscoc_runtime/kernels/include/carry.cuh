@@ -1,0 +1,157 @@
+// How a warp carries items of long runs through shared memory: it brings the next ones by bulk copies while those
+// before leave by others. So what is under way needs no registers, and few warps move what NVLink takes.
+//
+// What is stored lies in shared memory as in the target modulo 128: others are cut up.
+#pragma once
+#include "box_copy.cuh"
+#include "gate.cuh"
+
+namespace fuscoc {
+
+constexpr u32 kCarried = 3;          // buffers of a warp,
+constexpr u32 kCarriedLines = 512;   // and lines that fit into one, wherever they lie modulo 128 bytes
+constexpr u32 kCarriedBytes = kCarriedLines * kLine + kBulkLine;
+constexpr int kLeastCarriedRun = 2048;
+constexpr int kCarriedRuns = kCarriedLines * kLine / kLeastCarriedRun + 1;  // that a buffer has bytes of, at most
+constexpr u32 kCarriedItemLines = 2 * kCarriedLines;  // that such a warp takes at once
+constexpr u32 kUnderWay = 8 << 20;   // bytes of all CTAs: what queues up beyond that drains unevenly in the end
+constexpr u32 kLate = 3;             // buffers that may still be on their way when those before are flagged,
+constexpr u32 kFlags = 8;            // and flags that are known: two buffers more may be brought
+
+// Whether runs of all fields are so long, and these and what they lie in whole lines of bulk copies, which the GPU has;
+// and the warps of a CTA that have buffers.
+template <class Shape>
+constexpr bool kCarries = kBulkCopies && (Shape::carried_bytes > 0);
+template <class Shape>
+constexpr int kCarriers = kCarries<Shape> ? Shape::carried_bytes / int(kCarried * kCarriedBytes) : 1;
+// Runs that are shorter than a buffer take more bulk copies, and few CTAs then carry less than all their warps copy.
+constexpr u32 kFewCtas = 24;
+template <class Shape>
+__device__ constexpr bool runs_fill_buffers() {
+  for (int field = 0; field < Shape::num_fields; ++field)
+    if (Shape::run_bytes(field) < kCarriedLines * kLine) return false;
+  return true;
+}
+// Warps that carry.
+template <class Shape>
+__device__ __forceinline__ int num_carriers() {
+  const u32 bytes = gridDim.x * kCarried * kCarriedLines * kLine;
+  return min(int((kUnderWay + bytes - 1) / bytes), kCarriers<Shape>);
+}
+
+struct CarrierWords {
+  struct Run {
+    char* to;
+    u32 at, bytes;  // in the buffer; 0: none
+  };
+  Run run[kCarried][kCarriedRuns];
+  u64* flag[kFlags];
+  Gate gate[kCarried];
+};
+
+template <int kSteps>
+struct Carrier {
+  CarrierWords& words;
+  char* const memory;  // of this warp
+  const int lane;
+  const u64 keep;      // L2 policy
+  u32 brought, stored;
+  bool flags;
+
+  __device__ __forceinline__ Carrier(CarrierWords& words, unsigned char* memory, int warp)
+      : words(words), memory(reinterpret_cast<char*>(memory) + warp * kCarried * kCarriedBytes),
+        lane(int(threadIdx.x) % kWarp), keep(evict_normal_policy()), brought(0), stored(0), flags(false) {}
+  // Once, before all else.
+  __device__ __forceinline__ void open() const {
+    if (lane == 0) {
+      for (u32 i = 0; i < kCarried; ++i) open_gate(&words.gate[i], 1);
+      gates_open();
+    }
+    __syncwarp();
+  }
+
+  // An item of a box. Its flag, if any, is handed to signal(flag), by all lanes, some time after it has arrived.
+  template <class Signal>
+  __device__ __forceinline__ void carry(const Box<kSteps>& box, const char* from, char* to, u32 item, u64* flag, Signal signal) {
+    flags = flags || flag != nullptr;
+    const u32 begin = item * box.item_lines, end = min(begin + box.item_lines, box.num_lines);
+#pragma unroll 1
+    for (u32 first = begin; first < end; first += kCarriedLines) {
+      if (brought - stored == kCarried - 1) store(signal);
+      const u32 last = min(first + kCarriedLines, end);
+      bring(box, from, to, first, last, last == end ? flag : nullptr);
+    }
+  }
+  // All has arrived, and its flags are handed over.
+  template <class Signal>
+  __device__ __forceinline__ void finish(Signal signal) {
+    while (stored < brought) store(signal);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    bulk_arrived();
+#endif
+    for (u32 i = stored - min(stored, kLate); i < stored; ++i) hand_over(i, signal);
+  }
+
+ private:
+  template <class Signal>
+  __device__ __forceinline__ void hand_over(u32 number, Signal signal) {
+    __syncwarp();
+    if (u64* const flag = words.flag[number % kFlags]) signal(flag);
+  }
+  __device__ __forceinline__ void bring(const Box<kSteps>& box, const char* from, char* to, u32 first, u32 end, u64* flag) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    const u32 buffer = brought % kCarried, by = box.run_lines.by;
+    bulk_read_but_latest();  // the buffer is free
+    __syncwarp();
+    Gate* const gate = &words.gate[buffer];
+    if (lane == 0) arrive_with(gate, (end - first) * kLine), words.flag[brought % kFlags] = flag;
+    __syncwarp();
+    if (lane < kCarriedRuns) {
+      const u32 number = box.run_lines.quotient(first) + lane, begin = max(number * by, first), last = min((number + 1) * by, end);
+      CarrierWords::Run run{nullptr, 0, 0};
+      if (begin < last) {
+        u32 rest = number;
+#pragma unroll
+        for (int i = kSteps - 1; i >= 0; --i) {
+          if (i >= box.num_steps) continue;
+          const Step& step = box.step[i];
+          const u32 next = step.count.quotient(rest);
+          const i64 index = rest - next * step.count.by;
+          from += index * step.from;
+          to += index * step.to;
+          rest = next;
+        }
+        const u32 inside = (begin - number * by) * kLine;
+        run.to = to + inside;
+        run.at = (begin - first) * kLine;
+        run.at += (u32(reinterpret_cast<u64>(run.to)) - run.at) % kBulkLine;
+        run.bytes = (last - begin) * kLine;
+        bulk_load(shared_address(memory + buffer * kCarriedBytes + run.at), from + inside, run.bytes, shared_address(gate), keep);
+      }
+      words.run[buffer][lane] = run;
+    }
+    __syncwarp();
+    ++brought;
+#endif
+  }
+  template <class Signal>
+  __device__ __forceinline__ void store(Signal signal) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    const u32 buffer = stored % kCarried;
+    if (lane == 0) wait_at(&words.gate[buffer], stored / kCarried & 1);
+    __syncwarp();
+    if (lane < kCarriedRuns) {
+      const CarrierWords::Run run = words.run[buffer][lane];
+      if (run.bytes) bulk_store(run.to, shared_address(memory + buffer * kCarriedBytes + run.at), run.bytes, keep);
+    }
+    bulk_commit();
+    if (flags) {
+      bulk_arrived_but<kLate>();
+      if (stored >= kLate) hand_over(stored - kLate, signal);
+    }
+    ++stored;
+#endif
+  }
+};
+
+}  // namespace fuscoc

@@ -1,0 +1,237 @@
+"""What the tests of exact sizes let ranks of several nodes do, beside what
+`node_exact/rank_work.py` has; every function runs on one rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+
+from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.engine.node import exact_rails, places, slabs
+from fuscoc_runtime.engine.node.exact_rails import ExactRails
+from fuscoc_runtime.engine.node.rail_calls import RailCalls
+from fuscoc_runtime.engine.node.report import Report
+from fuscoc_runtime.face.shuffle import Shuffle
+from tests.node_exact import rank_work
+from tests.node_exact.rank_work import HIDDEN, KEYS, by_slot, close, data_of, summed
+from tests.node_triton.rank_work import batch, run, said_by
+
+
+def open_shuffle(group: Any, artifact: str, topology: str, **options: Any) -> Shuffle:
+    """With places for a few segments at first."""
+    with mock.patch.object(places, "FIRST_SOURCES", 1):
+        shuffle = rank_work.open_shuffle(group, artifact, topology=topology, **options)
+    assert isinstance(shuffle.engine.node, ExactRails)
+    return shuffle
+
+
+def with_few_places(group: Any, *arguments: Any, name: str, **options: Any) -> Any:
+    """What `node_exact/rank_work.py` has by that name."""
+    with mock.patch.object(places, "FIRST_SOURCES", 1):
+        return getattr(rank_work, name)(group, *arguments, **options)
+
+
+def sizes(
+    group: Any, artifact: str, topology: str, batches: Sequence[Sequence[int]], seed: int
+) -> list[int]:
+    """Calls of these sizes, verified; how often the dispatch of each has been launched."""
+    shuffle = open_shuffle(group, artifact, topology)
+    node = shuffle.engine.node
+    counted = []
+    for number, each in enumerate(batches):
+        with counts(RailCalls, "dispatch") as launched:
+            run(shuffle, batch(shuffle.spec, each, seed + number), combines=1)
+        counted.append(len(launched))
+    shuffle.check()
+    assert node.rails.under_way() == 0
+    shuffle.close()
+    return counted
+
+
+@contextmanager
+def counts(kind: type, name: str) -> Iterator[list[Any]]:
+    """Calls of a method meanwhile."""
+    calls: list[Any] = []
+    method = getattr(kind, name)
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        calls.append(arguments)
+        return method(*arguments, **named)
+
+    with mock.patch.object(kind, name, noted):
+        yield calls
+
+
+def one_window(group: Any, artifact: str, topology: str) -> tuple[int, int]:
+    """More rows than there is room for go to the last rank alone: how often windows have grown here
+    for it, and how often this rank has launched the dispatch."""
+    shuffle = open_shuffle(group, artifact, topology)
+    shuffle.dispatch(**data_of(shuffle.rank, 1))
+    given = data_of(shuffle.rank, 8)
+    given["idx"] = torch.full_like(given["idx"], KEYS - 1)
+    with counts(RailCalls, "dispatch") as launched, counts(ExactRails, "_grow") as grown:
+        rows, handle = shuffle.dispatch(**given)
+    close(shuffle.combine(by_slot(rows, handle), handle), summed(given))
+    shuffle.check()
+    assert shuffle.engine.node.rails.under_way() == 0
+    return len(grown), len(launched)
+
+
+def rounds(group: Any, artifact: str, topology: str, batches: Any) -> int:
+    """Calls whose slabs travel in several rounds, between ranks that say they are of several hosts;
+    in how many those of the last one did."""
+    with (
+        mock.patch.multiple(slabs, ROUND_BYTES=1, MESSAGE_BYTES=1),
+        mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}"),
+    ):
+        shuffle = open_shuffle(group, artifact, topology)
+        for number, each in enumerate(batches):
+            run(shuffle, batch(shuffle.spec, each, number), combines=1)
+        return int(shuffle.engine.node.num_rounds)
+
+
+def waits(group: Any, artifact: str, topology: str) -> list[int]:
+    """How often the host waits for counts: in a first dispatch, one whose size is known, combines
+    with weights of dispatch and with others, and a dispatch along a known routing."""
+    shuffle = open_shuffle(group, artifact, topology)
+    given = data_of(shuffle.rank, 5)
+    found = []
+
+    def call(make: Callable[[], Any]) -> Any:
+        with counts(Report, "wait") as waited, counts(ExactRails, "_meet") as met:
+            made = make()
+        found.append(len(waited) if not met else -1)
+        return made
+
+    shuffle.dispatch(**given)
+    rows, handle = call(lambda: shuffle.dispatch(**given))
+    close(call(lambda: shuffle.combine(by_slot(rows, handle), handle)), summed(given))
+    _, again = call(lambda: shuffle.dispatch(given["x"], handle=handle))
+    late = {"weights": given["weights"] * 2}
+    close(call(lambda: shuffle.combine(by_slot(rows, again), again, **late)), 2 * summed(given))
+    return found
+
+
+def too_large(group: Any, artifact: str, topology: str) -> list[type]:
+    """Calls that slabs do not carry are the general engine's, on all ranks; what handles they
+    leave."""
+    shuffle = open_shuffle(group, artifact, topology)
+    kinds = []
+    for number, tokens in enumerate([3, 45 if shuffle.rank == 0 else 2, 4]):
+        given = data_of(shuffle.rank, tokens, number)
+        with mock.patch.object(places, "MOST_SENT", 10_000):
+            rows, handle = shuffle.dispatch(**given)
+        close(shuffle.combine(by_slot(rows, handle), handle), summed(given))
+        kinds.append(type(handle))
+    assert kinds[1] is Handle
+    shuffle.check()
+    return kinds
+
+
+def a_refused_combine(group: Any, artifact: str, topology: str) -> tuple[list[str], list[int]]:
+    """The last rank gives rows of a wrong shape: what is said on every rank, and which of its sums
+    are lost. Whole calls follow."""
+    shuffle = open_shuffle(group, artifact, topology)
+    num_ranks, rank = shuffle.topology.num_ranks, shuffle.rank
+    given = data_of(rank, 3)
+    rows, handle = shuffle.dispatch(**given)
+    held, lost = by_slot(rows, handle), []
+    if rank == num_ranks - 1:
+        said = [said_by(lambda: shuffle.combine(torch.rand(1, 7), handle))]
+    else:
+        result = shuffle.combine(held, handle)
+        is_lost = result.isnan().any(1)
+        assert torch.equal(is_lost, result.isnan().all(1))
+        close(result[~is_lost], summed(given)[~is_lost])
+        lost, said = is_lost.nonzero().flatten().tolist(), []
+    said.append(said_by(shuffle.check))
+    close(shuffle.combine(held, handle), summed(given))
+    run(shuffle, batch(shuffle.spec, [2] * num_ranks, 1), combines=1)
+    said.append(said_by(shuffle.check))
+    return said, lost
+
+
+def other_routings(group: Any, artifact: str, topology: str) -> list[str]:
+    """The last rank means another dispatch than the others, in a combine and in a dispatch; what is
+    said. Nothing is moved, and whole calls follow."""
+    shuffle = open_shuffle(group, artifact, topology)
+    num_ranks, rank = shuffle.topology.num_ranks, shuffle.rank
+    given = data_of(rank, 5)
+    given["idx"] = (torch.arange(15).view(5, 3) * 5 + rank) % KEYS
+    made = [shuffle.dispatch(**given)[1] for _ in range(2)]
+    mine = made[rank == num_ranks - 1]
+    full = torch.rand(mine.num_slots, HIDDEN)
+    owners = given["idx"] // (KEYS // num_ranks)
+    needs = (owners != rank if rank == num_ranks - 1 else owners == num_ranks - 1).any(1)
+    lost = shuffle.combine(full, mine).isnan()
+    assert torch.equal(lost.all(1), lost.any(1))
+    assert bool(lost.all(1)[needs].all())
+    said = [rank_work.told(shuffle)]
+    _, new = shuffle.dispatch(given["x"], handle=mine)
+    assert bool(shuffle.combine(full, new).isnan().all())
+    said.append(rank_work.told(shuffle))
+    run(shuffle, batch(shuffle.spec, [1] * num_ranks, 1), combines=1)
+    said.append(rank_work.told(shuffle))
+    return said
+
+
+def a_refused_dispatch(group: Any, artifact: str, topology: str) -> list[str]:
+    """Rank 1 has rows of a wrong type for a dispatch along a known routing; what is said on every
+    rank, and of rank 1's next call."""
+    shuffle = open_shuffle(group, artifact, topology)
+    given = data_of(shuffle.rank, 5)
+    _, handle = shuffle.dispatch(**given)
+    if shuffle.rank == 1:
+        wrong = given["x"].double()
+        said = [said_by(lambda: shuffle.dispatch(wrong, handle=handle))]
+        return [*said, said_by(lambda: shuffle.dispatch(**given))]
+    shuffle.dispatch(given["x"], handle=handle)
+    return [rank_work.told(shuffle)]
+
+
+def no_memory(group: Any, artifact: str, topology: str) -> list[str]:
+    """The last rank has no memory for larger slabs; what is said of two calls."""
+    shuffle = open_shuffle(group, artifact, topology)
+    none = torch.OutOfMemoryError("no memory")
+    if shuffle.rank == shuffle.topology.num_ranks - 1:
+        mock.patch.object(exact_rails, "new_slab_memory", side_effect=none).start()
+    large = partial(shuffle.dispatch, **data_of(shuffle.rank, 45))
+    try:
+        return [said_by(large), said_by(large)]
+    finally:
+        mock.patch.stopall()
+
+
+def one_dies(group: Any, artifact: str, topology: str) -> list[str]:
+    """The last rank ends without a word; what the others say, and what of a further call."""
+    shuffle = open_shuffle(group, artifact, topology)
+    given = data_of(shuffle.rank, 2)
+    shuffle.dispatch(**given)
+    if shuffle.rank == shuffle.topology.num_ranks - 1:
+        os._exit(1)
+
+    def calls() -> None:
+        for _ in range(3):
+            shuffle.dispatch(**given)
+
+    return [said_by(calls), said_by(lambda: shuffle.dispatch(**given))]
+
+
+def weights_on_one_rank(group: Any, artifact: str, topology: str) -> type:
+    """Rank 0 alone gives weights to a dispatch, which the general engine then carries out; the kind
+    of its handle."""
+    shuffle = open_shuffle(group, artifact, topology)
+    given = data_of(shuffle.rank, 3)
+    weights = {"weights": given.pop("weights")}
+    early, late = (weights, {}) if shuffle.rank == 0 else ({}, weights)
+    rows, handle = shuffle.dispatch(**given, **early)
+    result = shuffle.combine(by_slot(rows, handle), handle, **late)
+    close(result, summed({**given, **weights}))
+    shuffle.check()
+    return type(handle)

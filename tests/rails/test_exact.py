@@ -1,0 +1,230 @@
+"""Exact sizes between nodes, interpreted: processes that are ranks of several nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fuscoc_runtime.engine.handle import Handle
+from fuscoc_runtime.engine.node.exact_handle import ExactHandle
+from tests.engine import specs
+from tests.engine.pool import Died, Pool
+from tests.rails import exact_work
+from tests.rails.test_rails import COMPACT, CYCLIC, SMALL, WIDE
+
+NIGHTLY = pytest.mark.nightly
+RANKS = {"2x1": 2, "2x2": 4, "3x1": 3, "4x1": 4, "3x2": 6}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    processes = Pool(6)
+    yield processes
+    processes.close()
+
+
+def path(text: str) -> str:
+    return str(specs.artifact(text).path)
+
+
+def by(name: str, topology: str) -> partial[Any]:
+    """What the tests inside one node let ranks do, between nodes."""
+    return partial(exact_work.with_few_places, name=name, topology=topology)
+
+
+@pytest.mark.parametrize(
+    ("text", "topology", "batches"),
+    [
+        pytest.param(SMALL, "2x1", [(3, 0), (45, 5), (0, 0), (1, 1)], id="sum"),
+        pytest.param(COMPACT, "2x2", [(1, 0, 2, 1), (0, 0, 0, 40)], id="compact", marks=NIGHTLY),
+        pytest.param(WIDE, "3x1", [(2, 0, 4)], id="wide", marks=NIGHTLY),
+        pytest.param(specs.FIELDS, "4x1", [(0, 3, 1, 2)], id="fields", marks=NIGHTLY),
+        pytest.param(CYCLIC, "3x2", [(1, 0, 2, 1, 0, 3)], id="compact max", marks=NIGHTLY),
+    ],
+)
+def test_calls(pool: Pool, text: str, topology: str, batches: list[tuple[int, ...]]) -> None:
+    """Uneven ranks, some without segments: rows bit by bit, results within rounding."""
+    pool.run(exact_work.sizes, RANKS[topology], path(text), topology, batches, 1)
+
+
+def some_batches(num_ranks: int) -> st.SearchStrategy[list[tuple[int, ...]]]:
+    """Sizes of every rank, batch after batch."""
+    sizes = st.one_of(st.integers(0, 5), st.integers(30, 70))
+    return st.lists(st.tuples(*[sizes] * num_ranks), min_size=1, max_size=4)
+
+
+STATEFUL = [HealthCheck.function_scoped_fixture]
+
+
+@NIGHTLY
+@pytest.mark.parametrize("topology", ["2x1", "2x2", "4x1", "3x2"])
+@given(data=st.data(), seed=st.integers(0, 1000))
+@settings(max_examples=6, suppress_health_check=STATEFUL, deadline=None)
+def test_many_sizes(pool: Pool, topology: str, data: st.DataObject, seed: int) -> None:
+    batches = data.draw(some_batches(RANKS[topology]))
+    text = data.draw(st.sampled_from([SMALL, COMPACT]))
+    pool.run(exact_work.sizes, RANKS[topology], path(text), topology, batches, seed)
+
+
+def test_what_is_too_small_grows(pool: Pool) -> None:
+    """Slabs on all ranks, if one has more segments than there are places for."""
+    batches = [(2, 2), (2, 40), (2, 40), (3, 1), (40, 40)]
+    launched = pool.run(exact_work.sizes, 2, path(SMALL), "2x1", batches, 1)
+    assert launched == [[1, 2, 1, 1, 2]] * 2  # (3, 1) lets places abate
+
+
+@pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
+def test_windows_grow_in_the_node_that_needs_it(pool: Pool, topology: str) -> None:
+    """Its ranks take on once more what has landed; nobody sends it again."""
+    num_ranks = RANKS[topology]
+    found = pool.run(exact_work.one_window, num_ranks, path(SMALL), topology)
+    half = num_ranks // 2
+    assert found == [(0, 1)] * half + [(1, 1)] * half
+
+
+@pytest.mark.parametrize(
+    ("text", "topology"),
+    [(SMALL, "2x1"), pytest.param(WIDE, "2x2", marks=NIGHTLY)],
+    ids=["sum", "several ranks a node"],
+)
+def test_rounds(pool: Pool, text: str, topology: str) -> None:
+    """Large slabs, whose last round has segments of some ranks only, or of none."""
+    num_ranks = RANKS[topology]
+    batches = [(3, *[40] * (num_ranks - 1)), (40, *[9] * (num_ranks - 1))]
+    found = pool.run(exact_work.rounds, num_ranks, path(text), topology, batches)
+    assert set(found) == {3}
+
+
+def test_one_wait_a_dispatch_and_none_a_combine(pool: Pool) -> None:
+    """Nor a dispatch along a known routing."""
+    for waits in pool.run(exact_work.waits, 2, path(SMALL), "2x1"):
+        assert waits == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
+@pytest.mark.parametrize(
+    "text", [SMALL, pytest.param(COMPACT, marks=NIGHTLY)], ids=["expanded", "compact"]
+)
+def test_handles_last(pool: Pool, text: str, topology: str) -> None:
+    pool.run(by("handles_last", topology), RANKS[topology], path(text))
+
+
+@pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
+def test_gradients(pool: Pool, topology: str) -> None:
+    work = partial(exact_work.with_few_places, name="by_torch")
+    options, num_ranks = {"topology": topology}, RANKS[topology]
+    for errors in pool.run(work, num_ranks, "gradients", path(SMALL), options):
+        assert max(errors) < 1e-5, errors
+
+
+def test_epochs_wrap(pool: Pool) -> None:
+    """Windows grow before and behind it."""
+    work = partial(by("batches", "2x1"), first=2**31 - 2)
+    pool.run(work, 2, path(SMALL), [(1, 2), (2, 1), (40, 0), (1, 1)], 1)
+
+
+@pytest.mark.parametrize(
+    ("topology", "num_mistakes"), [("2x1", 2), pytest.param("2x2", 5, marks=NIGHTLY)]
+)
+def test_mistakes(pool: Pool, topology: str, num_mistakes: int) -> None:
+    """All ranks raise what the general engine raises, and nothing has moved."""
+    num_ranks, work = RANKS[topology], by("mistakes", topology)
+    found = pool.run(work, num_ranks, path(COMPACT), num_mistakes, True)
+    assert found == pool.run(work, num_ranks, path(COMPACT), num_mistakes, False)
+    assert len(found[0]) == num_mistakes
+    assert all(each == found[0] for each in found)
+    assert all(message != "no error" for message in found[0])
+
+
+def test_calls_that_kernels_leave_out(pool: Pool) -> None:
+    pool.run(by("left_out", "2x1"), 2, path(SMALL))
+
+
+def test_calls_that_slabs_do_not_carry(pool: Pool) -> None:
+    for kinds in pool.run(exact_work.too_large, 2, path(SMALL), "2x1"):
+        assert kinds == [ExactHandle, Handle, ExactHandle]
+
+
+@pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
+def test_a_combine_that_one_rank_refuses(pool: Pool, topology: str) -> None:
+    """Sums that need its rows are lost, and every other call is whole."""
+    num_ranks = RANKS[topology]
+    found = pool.run(exact_work.a_refused_combine, num_ranks, path(SMALL), topology)
+    refused = f"rank {num_ranks - 1} refused 1 calls that rank"
+    assert any(lost for _, lost in found[:-1])
+    for said, lost in found[:-1]:
+        assert (refused in said[0]) == bool(lost)
+        assert said[1] == "no error"
+    assert "has the shape [1, 7]" in found[-1][0][0]
+
+
+@pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
+def test_ranks_that_mean_several_routings(pool: Pool, topology: str) -> None:
+    num_ranks = RANKS[topology]
+    found = pool.run(exact_work.other_routings, num_ranks, path(SMALL), topology)
+    for combined, dispatched, whole in found:
+        assert combined != "no error"
+        assert dispatched != "no error"
+        assert whole == "no error"
+
+
+def test_a_dispatch_along_a_known_routing_that_one_rank_refuses(pool: Pool) -> None:
+    [first], second = pool.run(exact_work.a_refused_dispatch, 2, path(SMALL), "2x1")
+    assert "rank 1 refused 1 calls that rank 0 had joined" in first
+    assert "is torch.float64" in second[0]
+    assert second[1].startswith("ProtocolError")
+    assert "rank 1 has refused a call" in second[1]
+
+
+@pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
+def test_no_memory_for_larger_slabs(pool: Pool, topology: str) -> None:
+    """All ranks name the one that has none, in every later call."""
+    num_ranks = RANKS[topology]
+    found = pool.run(exact_work.no_memory, num_ranks, path(SMALL), topology)
+    for said in found:
+        assert said[0] == said[1]
+        assert f"PreparationError: [FSR006] rank {num_ranks - 1} could not prepare" in said[0]
+
+
+def test_no_memory_for_a_call(pool: Pool) -> None:
+    said = (
+        "PreparationError: [FSR006] rank 1 could not prepare the call: OutOfMemoryError: no memory"
+    )
+    found = pool.run(by("out_of_scratch", "2x1"), 2, path(SMALL))
+    assert found == [said, said]
+
+
+def test_graphs_cannot_capture_calls(pool: Pool) -> None:
+    for said in pool.run(by("captured", "2x1"), 2, path(SMALL)):
+        assert all(each.startswith("OptionError") and "CUDA graph" in each for each in said), said
+
+
+def test_what_fuscoc_run_does(pool: Pool) -> None:
+    problems, rows = zip(*pool.run(by("demo", "2x1"), 2, path(COMPACT)), strict=True)
+    assert problems == (None, None)
+    assert sum(rows) > 0
+
+
+@pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
+def test_a_rank_that_dies_is_named(topology: str) -> None:
+    num_ranks = RANKS[topology]
+    ranks = Pool(num_ranks)
+    try:
+        *found, died = ranks.outcomes(exact_work.one_dies, num_ranks, path(SMALL), topology)
+    finally:
+        ranks.close()
+    assert isinstance(died, Died)
+    for rank, (first, again) in enumerate(found):
+        assert first.startswith("HopTimeoutError")
+        assert f"rank {rank} waited" in first
+        assert f"for rank {num_ranks - 1} in" in first
+        assert again == first
+
+
+def test_weights_that_one_rank_gives_later(pool: Pool) -> None:
+    assert pool.run(exact_work.weights_on_one_rank, 2, path(SMALL), "2x1") == [Handle] * 2

@@ -1,0 +1,61 @@
+"""How many places slabs of exact sizes have."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fuscoc_runtime.engine.node.places import Places
+from fuscoc_runtime.engine.node.slabs import MOST_SENT, lay_out_slab
+from fuscoc_runtime.topology import Topology
+from tests.engine import specs
+
+TEXT = specs.routed("bf16", hidden=7168, keys=64, topk=8)
+COUNTS = st.integers(0, 1 << 20)
+
+
+def places(topology: Topology) -> Places:
+    shuffle = specs.artifact(TEXT).shuffle()
+    assert shuffle.node is not None
+    return Places(shuffle, shuffle.node, topology)
+
+
+@given(COUNTS)
+def test_sizes_are_enough_and_few(count: int) -> None:
+    sizes = places(Topology(2, 4))
+    unit, size = sizes.size_of(1), sizes.size_of(count)
+    assert count <= size < max(count * 9 / 8, 1) + unit
+    assert size % unit == 0
+    assert sizes.size_of(size) - size <= max(size // 8, 0)
+    assert len({sizes.size_of(each) for each in range(4096, 8193)}) <= 9
+
+
+@given(COUNTS, COUNTS)
+def test_places_follow_what_is_needed(had: int, needed: int) -> None:
+    """They grow at once, and abate step by step until there are no more than that."""
+    sizes = places(Topology(2, 4))
+    now, enough = sizes.size_of(had), sizes.size_of(needed)
+    if enough >= now:
+        assert sizes.next(now, needed) == enough
+        return
+    seen = [now]
+    while seen[-1] > enough:
+        seen.append(sizes.next(seen[-1], needed))
+        assert enough <= seen[-1] < seen[-2]
+        assert seen[-1] * 2 >= seen[-2] or seen[-1] == enough
+    assert len(seen) < 100
+
+
+def test_what_slabs_carry() -> None:
+    """What the first dispatch has places for, and no more bytes than there may be."""
+    for topology in (Topology(2, 1), Topology(8, 8), Topology(64, 8)):
+        sizes = places(topology)
+        assert sizes.are_carried(sizes.first)
+        count = sizes.first
+        while sizes.are_carried(2 * count):
+            count *= 2
+        shuffle = specs.artifact(TEXT).shuffle()
+        assert shuffle.node is not None
+        _, most = lay_out_slab(shuffle, shuffle.node, topology, 2 * count)
+        assert most * (topology.num_nodes - 1) > MOST_SENT
+    assert places(Topology(64, 8)).first < places(Topology(2, 1)).first == 128

@@ -1,0 +1,95 @@
+"""Fill Triton's cache with machine code for GPUs, without a GPU and on all cores.
+
+Ranks compile what they open, one kernel after the other: of many shuffles that takes GPUs longer
+than all that tests let them do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from fuscoc_runtime.engine.node.triton_program import INSIDE
+from fuscoc_runtime.kernels.loader import Kernel, launching, load_device_kernel, load_kernel
+from fuscoc_runtime.manifest.artifact import load_artifact
+
+DEVICE_KERNELS = {
+    ("plan", "refuse"): ("call", "ticket", "columns", "blocks"),
+    ("hop", "acknowledge"): ("call",),
+    ("hop", "tell"): ("told", "place"),
+}
+"""Device functions that are kernels by themselves, and what they take."""
+
+
+def warm(artifacts: Sequence[Path], arch: int = 90) -> list[str]:
+    """Compile the kernels of fixed capacity between nodes of these artifacts for sm_``arch``: those
+    of later artifacts first. What goes wrong with which."""
+    works: list[tuple[Any, str]] = [
+        (path, name) for path in reversed(artifacts) for name in sorted(_kernels(path))
+    ]
+    works += DEVICE_KERNELS
+    with pool(partial(_pretend, arch)) as workers:
+        return [problem for problem in workers.map(_compile, works) if problem]
+
+
+def pool(initializer: Callable[[], None] | None = None) -> ProcessPoolExecutor:
+    """A process a core, which have imported what takes long."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch", "triton", "fuscoc.driver", "tests.warm"])
+    return ProcessPoolExecutor(os.cpu_count(), context, initializer)
+
+
+def _kernels(path: Path) -> set[str]:
+    artifact, names = load_artifact(path), set[str]()
+    for shuffle in artifact.manifest.shuffles:
+        assert shuffle.node is not None
+        kernels = shuffle.node.kernels
+        names |= {kernels[role] for role in kernels.keys() - INSIDE}
+        packed_by = {each.value for each in artifact.kernels[kernels["pack"]].args}
+        if "key_to_rank" not in packed_by:
+            names.add(shuffle.program.relation.kernel)
+    return names
+
+
+def _pretend(arch: int) -> None:
+    """Let Triton see such a GPU: kernels ask what they are compiled for."""
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    target = GPUTarget("cuda", arch, 32)
+    gpu: Any = SimpleNamespace(
+        get_current_device=lambda: 0,
+        get_current_stream=lambda _: 0,
+        get_current_target=lambda: target,
+    )
+    driver.set_active(gpu)
+
+
+def _compile(work: tuple[Any, str]) -> str:
+    """As `Kernel.machine_code` does, without loading it; what goes wrong."""
+    try:
+        kernel = _load(*work)
+        with launching(interpreted=False):
+            unused = [0] * len(kernel.spec.args)
+            kernel.function.warmup(*unused, grid=(1,), num_warps=kernel.spec.num_warps)
+    except Exception as error:
+        while error.__cause__ is not None:
+            error = error.__cause__
+        return f"{work[0]} {work[1]}: {error}"
+    return ""
+
+
+def _load(where: Path | str, name: str) -> Kernel:
+    if isinstance(where, str):
+        arguments = DEVICE_KERNELS[where, name]
+        return load_device_kernel(where, name, arguments, interpreted=False)
+    artifact = load_artifact(where)
+    spec = artifact.kernels[name]
+    code = artifact.code[spec.file]
+    return load_kernel(artifact.kernel_file(spec), spec, code, interpreted=False)
