@@ -47,8 +47,10 @@ struct F16 {};
 struct F32 {};
 struct E4m3 {};
 struct E5m2 {};
+template <class Int> struct Integer {};
 template <class Element> struct Largest {};
 template <class From, class To, int elements, int block> void cast_elements(char*, float*, int) {}
+template <class From, class To, int, class Line> void normalise(const char*, char*, int) {}
 }
 """
 # Of pieces: every point, by enumerating the numbers of its loops.
