@@ -120,7 +120,8 @@ TWICE = edited(PRODUCT, ("on 0", "on (t + k) % ranks"))
         (FANOUT, 1),
         (edited(FANOUT, ("on k", "on k\n  combine reverse reduce sum")), 0),
         (edited(PLAIN, ("on 0", "on 0\n  combine reverse")), 1),
-        (edited(PLAIN, ("out[t]", "out[t * slots / (slots * ranks)]")), 2),
+        (edited(PLAIN, ("out[t]", "out[t * tokens / (tokens * ranks)]")), 2),
+        (edited(PLAIN, ("out[t]", "out[t * slots / (slots * ranks)]")), 0),  # ranks compare
         (edited(PLAIN, ("out[t]", "out[(t + rank * 5) / (ranks + 1)]")), 3),
         (edited(PLAIN, ("index t : tokens", f"index t : tokens / ({LONG})")), 0),
         (TABLE, 0),

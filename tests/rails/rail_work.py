@@ -231,7 +231,7 @@ def turns(group: Any, artifact: str, topology: str, batches: Any) -> list[tuple[
                 rank_work.epochs(group, artifact, [batch], 5, **options)
                 node = open_shuffle(group, artifact, **options).engine.node
                 assert isinstance(node, RailNode)
-                made.append(tuple(map(node._turns, range(node.num_rounds))))
+                made.append(tuple(map(node._commands._turns, range(node.num_rounds))))
     return made
 
 
