@@ -29,7 +29,7 @@ PLAN_COUNTS = 4096
 """Counts of keys that a program holds in registers, and that tiles of one program share memory for
 if there are more."""
 PLAN_BLOCKS = 512
-"""Blocks of keys at most: their programs wait for the other ranks all at once."""
+"""Blocks of keys, at most: each has a flag, of every rank."""
 
 # Elements of copies, by the bytes that an access is aligned to.
 WORDS = {16: ("i64", 8), 8: ("i64", 8), 4: ("i32", 4), 2: ("i16", 2), 1: ("i8", 1)}

@@ -124,7 +124,7 @@ class TritonProgram:
 
     @property
     def plan_blocks(self) -> int:
-        """Programs that exchange counts: those of a block of keys and a node."""
+        """What counts are exchanged in: blocks of keys, of each node."""
         return max(1, -(-self.num_columns // self.spec.key_block)) * self.num_nodes
 
     def bits_of_cells(self, source: Sequence[Tensor]) -> Tensor | None:
@@ -208,7 +208,7 @@ class TritonProgram:
 
     def planning(self) -> list[Launch]:
         """The planner, with the numbers that `sizes` has."""
-        programs = {"count": "tiles", "exchange": "plan_blocks", "assign": "tiles"}
+        programs = {"count": "tiles", "exchange": "exchanging", "assign": "tiles"}
         if self.num_nodes > 1:  # who has sent segments has counted them
             del programs["count"]
         if self.is_dense:
@@ -237,6 +237,7 @@ class TritonProgram:
             "tiles": tiles,
             "sorting": min(tiles, self._resident * programs.sms),
             "plan_blocks": self.plan_blocks,
+            "exchanging": min(self.plan_blocks, programs.dispatch),
             "programs": programs.dispatch,
         }
 

@@ -129,13 +129,27 @@ def exchange(
     block: tl.constexpr,
     compact: tl.constexpr,
 ):
-    """Prefix sums over what programs have counted, and the counts of all ranks: a block of columns
-    of what is of a node a program."""
+    """Prefix sums over what programs have counted, and the counts of all ranks. A program has
+    blocks of columns of what is of a node, and waits when all of its have been told: so there may
+    be fewer programs than blocks, and as few as run at once where ranks share a GPU."""
     sync.follow(True)
+    blocks = sync.word(call, words.PLAN_BLOCKS)
+    for number in range(tl.program_id(0), blocks, tl.num_programs(0)):
+        exchange_block(call, number, blocks, num_sources, keys, tile, tiles, block, compact)
+    for number in range(tl.program_id(0), blocks, tl.num_programs(0)):
+        await_counts(call, number, blocks)
+
+
+@triton.jit
+def exchange_block(
+    call, index, blocks, num_sources, keys: tl.constexpr, tile: tl.constexpr, tiles: tl.constexpr,
+    block: tl.constexpr, compact: tl.constexpr,
+):  # fmt: skip
+    """A block of columns of what is of a node: its prefix sums, and its counts told to all."""
     num_nodes = sync.word(call, words.NUM_NODES)
-    num_blocks = tl.num_programs(0) // num_nodes
-    node = tl.program_id(0) // num_blocks
-    number = tl.program_id(0) % num_blocks
+    num_blocks = blocks // num_nodes
+    node = index // num_blocks
+    number = index % num_blocks
     key = number * block + tl.arange(0, block)
     columns = num_columns(call, compact)
     counted = sync.array(call, words.TILE_COUNTS, tl.int32)
@@ -157,7 +171,7 @@ def exchange(
         at = counted + key
         sums = add_up(at, keys, num_programs, at, num_programs, key < columns, keys, block)
     store_counts(call, node, sources, key, sums, columns, number == 0)
-    flag_counts(call)
+    flag_counts(call, index, blocks)
 
 
 @triton.jit
@@ -185,7 +199,8 @@ def tell_counts(call, num_sources, column, counts, columns):
     """Exchange the counts of this program's columns with all peers, and wait for theirs."""
     sources = told_sources(call, 0, num_sources)
     store_counts(call, 0, sources, column, counts, columns, tl.program_id(0) == 0)
-    flag_counts(call)
+    flag_counts(call, tl.program_id(0), tl.num_programs(0))
+    await_counts(call, tl.program_id(0), tl.num_programs(0))
 
 
 @triton.jit
@@ -207,14 +222,19 @@ def store_counts(call, node, sources, column, counts, columns, is_first):
 
 
 @triton.jit
-def flag_counts(call):
-    """Tell all peers that this program's columns are there, and wait for theirs."""
+def flag_counts(call, block, blocks):
+    """Tell all peers that the counts of a block of columns are there."""
     epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
-    rank = sync.word(call, words.RANK)
-    blocks = tl.num_programs(0)
     if sync.aborted(call) == 0:
-        sync.signal(call, words.PLAN_FLAGS_AT, rank * blocks + tl.program_id(0), epoch)
-    sync.wait_for_all(call, words.PLAN_FLAGS_AT, blocks, tl.program_id(0), epoch, words.PLAN_PEERS)
+        at = sync.word(call, words.RANK) * blocks + block
+        sync.signal(call, words.PLAN_FLAGS_AT, at, epoch)
+
+
+@triton.jit
+def await_counts(call, block, blocks):
+    """Wait for the counts of a block of columns of all peers."""
+    epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
+    sync.wait_for_all(call, words.PLAN_FLAGS_AT, blocks, block, epoch, words.PLAN_PEERS)
 
 
 @triton.jit
