@@ -68,7 +68,7 @@ QUANTISED = """
       segment wide { x : bf16[hidden] }
       segment token { x : f8e4m3[hidden], scales : f32[hidden / block] }
       layout by_token[t] of wide
-      layout by_key[e, s] of token packed(s) align 2
+      layout by_key[e, s] of token packed(s) distinct align 2
       place e on rank by block
       route r(t, k) -> e = input idx : int64
       dispatch by_token[t] -> by_key[r(t, k), *] cast(x by scales) slice 96 B

@@ -1,6 +1,7 @@
 """All that the gate knows of manifests and of the engine: what a module becomes, and a run's log.
 
-A run is one dispatch and one combine of all ranks in lockstep. Its log has, in order, every list
+A run is one dispatch and one combine of all ranks in lockstep. Its log has first for how many slots
+memory of a fixed size would have room, which no run here has. Then it has, in order, every list
 that a step is given (name, columns, contents), every launch (rank, kernel, grid, warps, arguments
 by name; an address is a buffer, its size and an offset), every signal and every round of the
 network hop (who, to whom, how many bytes). Kernels that move rows are logged, not executed: no list
@@ -26,11 +27,13 @@ from fuscoc.manifest import sha256
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.engine.sizes import worst_capacity
 from fuscoc_runtime.engine.steps import PreparedStep
 from fuscoc_runtime.face import into
 from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import load_artifact
+from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.topology import Topology
@@ -41,6 +44,7 @@ Entry = tuple[Any, ...]
 Data = tuple[ShuffleSpec, list[RankData]]
 """What all programs of an example run on: the same, whatever their manifests say."""
 SEED = 0
+MOST_SOURCES = 6  # of a rank, with memory of a fixed size
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,7 @@ class Logs:
                 shuffle = self._open(program, topology)
                 if topology not in self._data:
                     self._data[topology] = _data(shuffle, self._example)
-                _round_trip(shuffle, self._data[topology])
+                _round_trip(shuffle, self._data[topology], log)
         except Exception as error:
             if expected is None:
                 raise
@@ -161,9 +165,11 @@ def _data(shuffle: LockstepShuffle, example: Example) -> Data:
     return shuffle.spec, generate(shuffle.spec, shuffle.topology, example.tokens, SEED)
 
 
-def _round_trip(shuffle: LockstepShuffle, data: Data) -> None:
+def _round_trip(shuffle: LockstepShuffle, data: Data, log: Log) -> None:
     """Dispatch made-up data and combine rows of zeros."""
     spec, ranks = data
+    if isinstance(shuffle.spec.program.target, PackedSlots):
+        log.add("room", worst_capacity(shuffle.spec, shuffle.topology.num_ranks, MOST_SOURCES))
     dispatched = shuffle.dispatch(
         [list(data.source.values()) for data in ranks],
         [inputs_of(spec, data, weights=False) for data in ranks],
