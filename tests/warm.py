@@ -52,7 +52,7 @@ def _kernels(path: Path) -> set[str]:
         kernels = shuffle.node.kernels
         names |= {kernels[role] for role in kernels.keys() - INSIDE}
         packed_by = {each.value for each in artifact.kernels[kernels["pack"]].args}
-        if "key_to_rank" not in packed_by:
+        if "extent.ranks" not in packed_by:
             names.add(shuffle.program.relation.kernel)
     return names
 

@@ -177,10 +177,9 @@ class _Printer:
 
     def place(self) -> list[str]:
         """The planner's kernels where the relation gives slots."""
-        apart = self.shuffle.apart
-        begun = {"begun": "begun"} if apart else {}
-        sizes = {"fanout": self.shuffle.fanout, "tile": self.tile_points, "apart": apart}
-        sizes |= {} if apart else {"begun": 0}
+        begun = self.begun()
+        sizes = {"fanout": self.shuffle.fanout, "tile": self.tile_points}
+        sizes |= {"apart": True} if begun else {"apart": False, "begun": 0}
         return [
             self.kernel("exchange", "place.exchange", {"num_slots": "num_slots"}, {}),
             self.kernel("place", "place.place", begun, sizes),
@@ -290,10 +289,16 @@ class _Printer:
             "tile": self.tile_points,
             "tiles": self.tile.plan_tiles,
             "compact": self.shuffle.compact,
+            "given": "()",
+            "relation": None,
         }
         if is_strided(self.shuffle):
             constants["strided"] = True
-        parameters = {"says": "says", "weights": "weights", **sources, **places}
+        if self.shuffle.given_slots:
+            constants["counts"] = False
+        if self.shuffle.apart:
+            constants |= {"apart": True, **self.begun()}
+        parameters = {"says": "says", "weights": "weights", **sources, **places, **self.begun()}
         if self.relation is not None:
             constants |= {"given": as_tuple(list(self.relation.given)), "relation": "relation"}
             parameters |= self.relation.given
@@ -357,6 +362,10 @@ class _Printer:
     def of_fields(what: str, rows: Sequence[CudaField]) -> dict[str, str]:
         """A parameter of every field, and what a launch passes as it."""
         return {f"{what}_{i}": f"{what}.{field.name}" for i, field in enumerate(rows)}
+
+    def begun(self) -> dict[str, str]:
+        """What segments that must lie apart are marked in."""
+        return {"begun": "begun"} if self.shuffle.apart else {}
 
     def cells(self) -> dict[str, object]:
         """Those of a segment, 0 if its place is looked up."""

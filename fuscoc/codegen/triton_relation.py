@@ -16,9 +16,10 @@ KINDS = {"i32": "int32", "i64": "int64"}
 
 
 class PointRelation:
-    """The function ``relation(point, given)`` of a shuffle whose target is packed.
+    """The function ``relation(point, given)`` of a shuffle.
 
-    It returns the ranks, keys and cells of points that exist, a vector: see ``Region.destination``.
+    It returns the ranks, keys or given slots, and cells of points that exist, a vector: see
+    ``Region.destination``.
 
     Attributes:
         given: what a kernel passes on as ``given``, in order, and what a launch passes as it.
@@ -33,7 +34,8 @@ class PointRelation:
             indices = point_indices(shuffle, op, text)
             region = Region(text, dict(zip(op.relation.blocks[0].arguments, indices, strict=False)))
             cell = region.value(point.src_offset)
-            rank, key = region.destination(point, "extent_ranks", packed=True)
+            is_packed = not shuffle.given_slots
+            rank, key = region.destination(point, "extent_ranks", packed=is_packed)
             found = f"{rank}, {key}, {cell}"
             body = [line.strip() for line in text.declarations(found)]
         every = {

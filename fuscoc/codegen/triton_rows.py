@@ -97,8 +97,8 @@ class RowField:
 
 
 def row_functions(shuffle: CudaShuffle, sizes: TritonSizes) -> list[str]:
-    """``load_source``, ``load_row`` and ``store_row``, of a packed target ``load_landed``, then
-    those of a combine, if there is one."""
+    """``load_source``, ``load_row`` and ``store_row``, ``load_landed`` across nodes, then those of
+    a combine, if there is one."""
     elements = {cast.field for cast in shuffle.casts} | {cast.scales for cast in shuffle.casts}
     leaving = [
         taken(field, cut, sizes.row_parts, field.name in elements)

@@ -147,7 +147,7 @@ def choose_triton_sizes(shuffle: CudaShuffle) -> TritonSizes:
         row_warps=COPY_WARPS if tile_rows > 1 else warps_for(whole // parts),
         tile_rows=tile_rows,
         sorted_rows=SORTED_ROWS if is_sorted else 1,
-        crosses_nodes=tile_rows == 1 and not shuffle.given_slots,
+        crosses_nodes=tile_rows == 1,
         moved=moved,
         arriving=_moved(arriving, cuts, parts) if cuts else (),
         summed=tuple(_pieces(field, parts, ITEM_BYTES[field.dtype]) for field in summed),

@@ -189,8 +189,8 @@ class TritonTile(Op, name="triton_tile"):
             _check_tiled(op, points, loads, bool(casts or sums))
         if op.read("sorted_rows") > 1:
             _check_sorted_tiles(op, points)
-        if op.read("crosses_nodes") and (op.read("tile_rows") > 1 or not counts):
-            raise VerifyError("must not cross nodes with given slots, or many rows at once")
+        if op.read("crosses_nodes") and op.read("tile_rows") > 1:
+            raise VerifyError("must not cross nodes with many rows at once")
 
 
 def rows_beside(op):

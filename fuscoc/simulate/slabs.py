@@ -41,7 +41,8 @@ def slab_bytes(program: Program, counts: Counts) -> tuple[int, int]:
     Raises SimulationError where the runtime would take exact sizes.
     """
     places = int(counts.sources.max(initial=0))
-    point = program.fanout * (POINT_BYTES + COUNT_BYTES)
+    counted = COUNT_BYTES * (program.target.kind == "packed")
+    point = program.fanout * (POINT_BYTES + counted)
     forth = HEADER_BYTES + places * (row_bytes(program.buffers["slices"]) + point)
     back = HEADER_BYTES + places * (row_bytes(program.buffers.get("staging", ())) + FLAG_BYTES)
     sent = forth * (counts.topology.num_nodes - 1)

@@ -52,7 +52,7 @@ from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import Manifest, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.artifact.test_manifest import compiled
-from tests.engine.specs import artifact
+from tests.engine.specs import GRID, artifact
 from tests.engine.test_replies import QUERIES
 from tests.specs import POLICY, moe, moe_fp8, redistribute, repeating, vit_patches
 
@@ -141,7 +141,7 @@ def test_reasons_for_no_triton_kernels_of_one_node(
 @pytest.mark.parametrize(
     ("name", "topology", "most", "reason"),
     [
-        ("static", Topology(2, 4), 8, "dense"),
+        ("static", Topology(2, 4), 8, "pieces"),
         ("table", Topology(2, 4), 8, "compare"),
         ("repeating", Topology(2, 4), 8, "dedup"),
         ("moe", Topology(2, 9), 8, "9 ranks"),
@@ -197,6 +197,13 @@ def test_what_replies_leave_to_the_general_engine() -> None:
     assert choose_triton(compact, NODE, 8) == compact.node
     assert "compact" in str(choose_exact(compact, NODE, HOPPER, False, None))
     assert "it has a reply" in str(choose_triton(plain, Topology(2, 4), 8))
+
+
+def test_given_slots_between_nodes_have_a_fixed_capacity_alone() -> None:
+    shuffle, topology = artifact(GRID).shuffle(), Topology(2, 4)
+    assert choose_triton(shuffle, topology, 8) == shuffle.node
+    assert choose_exact(shuffle, NODE, HOPPER, False, None) == shuffle.node
+    assert "too late" in str(choose_exact(shuffle, topology, HOPPER, False, None))
 
 
 def test_exact_sizes_of_ragged_sources_would_be_waited_for_twice() -> None:

@@ -158,12 +158,17 @@ def _data(spec: ShuffleSpec, table: Sequence[Any], length: int, seed: int) -> Ra
 
 
 def mistaken(
-    group: Any, artifact: str, wrong: Sequence[Any], right: Sequence[Any], length: int
+    group: Any,
+    artifact: str,
+    wrong: Sequence[Any],
+    right: Sequence[Any],
+    length: int,
+    **options: Any,
 ) -> tuple[list[str], list[int], int, Tensor]:
     """A dispatch to the tables ``wrong`` between two to ``right`` ones: what ``check`` says after
     it, which segments of this rank came back as 0, how many points were dropped, and the slots
     that hold something. Everything else is as it should be."""
-    shuffle = open_shuffle(group, artifact, capacity=length + 2)
+    shuffle = open_shuffle(group, artifact, capacity=length + 2, **options)
     rank = shuffle.rank
 
     def good(seed: int) -> None:
@@ -242,9 +247,11 @@ def ragged_mistakes(group: Any, artifact: str) -> list[tuple[str, int, int]]:
     return said
 
 
-def gradients(group: Any, artifact: str, tables: Sequence[Any], length: int) -> None:
+def gradients(
+    group: Any, artifact: str, tables: Sequence[Any], length: int, **options: Any
+) -> None:
     """Of rows and weights through two layers; slots that nobody fills are 0."""
-    shuffle = open_shuffle(group, artifact, capacity=length + 2)
+    shuffle = open_shuffle(group, artifact, capacity=length + 2, **options)
     data = _data(shuffle.spec, tables[shuffle.rank], length, shuffle.rank)
     x, to = data.source["x"].requires_grad_(), data.inputs["to"]
     weighted = "weights" in data.inputs
@@ -297,11 +304,15 @@ def wrong_pages(
 
 
 def shared_pages(
-    group: Any, artifact: str, pages: Sequence[Sequence[int]], places: Sequence[Any]
+    group: Any,
+    artifact: str,
+    pages: Sequence[Sequence[int]],
+    places: Sequence[Any],
+    **options: Any,
 ) -> tuple[list[str], int]:
     """As ``wrong_pages``, of pages that come back, some of them given away twice: what ``check``
     says, and how many points were dropped. Every page is back that moved, as one that was there."""
-    shuffle = open_shuffle(group, artifact, max_sources=8, capacity=16)
+    shuffle = open_shuffle(group, artifact, max_sources=8, capacity=16, **options)
     [field] = shuffle.spec.declared.source.fields
     random = torch.Generator().manual_seed(shuffle.rank)
     cache = torch.randn(2, 5, *field.shape, generator=random).bfloat16()

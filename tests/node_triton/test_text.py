@@ -21,6 +21,7 @@ from tests.codegen.ptx import accesses, barriers_before_release, ptx_of
 from tests.codegen.specs import scratch
 from tests.dialect.support import check_goldens
 from tests.engine.specs import FIELDS, GRID, MAXIMA, routed
+from tests.node_triton.given_specs import EXAMPLES
 from tests.specs import EXAMPLE_NAMES, checked_example, moe, node_of
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -66,8 +67,20 @@ ANY = {
       combine reverse reduce sum(w)
     }""",
     "maxima": MAXIMA,
+    "ragged": """
+    shuffle ragged {
+      index n : books   index i : pages(n)   index e : 6
+      segment page { x : f32[300] }
+      layout texts[n, y] of page dense(pages(n))
+      layout slots[e, s] of page packed(s)
+      place e on rank by block
+      route r(n) -> e = input idx : int64
+      dispatch texts[n, i] -> slots[r(n), *]
+      combine reverse
+    }""",
 }
-SHUFFLES |= PIECES | {"grid": checked(GRID)} | {name: checked(text) for name, text in ANY.items()}
+GIVEN = {"grid": checked(GRID), "pages": checked(EXAMPLES["kv_pages"].text)}
+SHUFFLES |= PIECES | GIVEN | {name: checked(text) for name, text in ANY.items()}
 
 
 @cache
@@ -122,11 +135,17 @@ def test_any_rows_compile(name: str) -> None:
     assert set(compiled(name)) == FORTH | BACK
 
 
-def test_given_slots_compile() -> None:
-    assert set(compiled("grid")) == {"exchange", "place", "dispatch", "combine"}
-    for ptx in compiled("grid").values():
+@pytest.mark.parametrize("name", GIVEN)
+def test_given_slots_compile(name: str) -> None:
+    """Claims are exchanged, and where segments must lie apart their first cells are marked: inside
+    a node by what claims slots, between nodes by what packs."""
+    assert set(compiled(name)) == (FORTH | BACK | {"place"}) - {"count", "assign"}
+    for ptx in compiled(name).values():
         assert ".local" not in ptx
-    assert re.search(r"\.relaxed\.sys\.exch|\.sys\.relaxed\.exch", compiled("grid")["place"])
+    assert re.search(r"\.relaxed\.sys\.exch|\.sys\.relaxed\.exch", compiled(name)["place"])
+    for role in ("place", "pack"):
+        marks = re.search(r"\.relaxed\.gpu\.or|\.gpu\.relaxed\.or", compiled(name)[role])
+        assert bool(marks) == (name == "pages")
 
 
 @pytest.mark.parametrize("name", PIECES)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from fuscoc_runtime.engine.node import slabs
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face.shuffle import Shuffle
-from tests.node_triton import rank_work
+from tests.node_triton import given_work, rank_work
 from tests.node_triton.rank_work import batch, run, said_by
 
 HIDDEN, KEYS, TOPK = 24, 12, 3
@@ -258,3 +258,41 @@ def rounds(group: Any, artifact: str, topology: str, batches: Any) -> tuple[int,
     assert isinstance(node, RailNode)
     assert isinstance(inside, RailNode)
     return node.num_rounds, node._stride, inside.num_rounds
+
+
+def routed_in_rounds(
+    group: Any, artifact: str, topology: str, tables: Sequence[Any], length: int
+) -> int:
+    """As ``given_work.routed``, between ranks that say they are of several hosts; in how many
+    rounds slabs travel."""
+    options = {"topology": topology, "capacity": length, "max_sources": len(tables[0][0])}
+    host = mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}")
+    with mock.patch.multiple(slabs, ROUND_BYTES=1, MESSAGE_BYTES=1), host:
+        given_work.routed(group, artifact, tables, length, options)
+        node = open_shuffle(group, artifact, **options).engine.node
+    assert isinstance(node, RailNode)
+    return node.num_rounds
+
+
+def too_many_slots(group: Any, artifact: str, topology: str) -> list[str]:
+    """Rank 1 has a longer target than there is room for; what is said on every rank, and there of
+    a further call. The others have the rows that came from ranks that joined."""
+    shuffle = open_shuffle(group, artifact, topology, capacity=6)
+    rank, num_ranks = shuffle.rank, shuffle.topology.num_ranks
+    x = torch.arange(num_ranks).float()[:, None].expand(-1, 3) + 10 * rank
+    to = torch.tensor([[r, rank] for r in range(num_ranks)])
+    said, found = [], []
+
+    def dispatch() -> None:
+        found.append(shuffle.dispatch(x.contiguous(), to=to, length=7 if rank == 1 else 5))
+
+    said.append(said_by(dispatch))
+    if rank == 1:
+        return [*said, said_by(dispatch)]
+    [(rows, handle)] = found
+    joined = [r for r in range(num_ranks) if r != 1]
+    assert handle.launched.filled.nonzero().flatten().tolist() == joined
+    assert rows[joined, 0].tolist() == [10.0 * r + rank for r in joined]
+    assert int(handle.dropped) == 0
+    said.append(said_by(shuffle.check))
+    return said

@@ -1,4 +1,4 @@
-"""Any spec with a packed target through the kernels that go between nodes, interpreted."""
+"""Any spec through the kernels that go between nodes, interpreted."""
 
 from __future__ import annotations
 

@@ -103,7 +103,9 @@ def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
     target, rules = shuffle.program.target, shuffle.program.exchange
     if rules.forwarder != "static" or rules.schedule != "pairwise":
         return "between nodes its policy wants a plan of all ranks' traffic"
-    if target.kind == "packed" and target.capacity is not None:
+    if target.kind == "dense":
+        return "between nodes who has given a slot would learn too late that it is none"
+    if target.capacity is not None:
         return "between nodes no rank knows whether one of another has more than its capacity"
     return (
         _between_nodes(shuffle, shuffle.node, topology)
@@ -124,15 +126,15 @@ def _beyond_a_node(topology: Topology, kernels: str) -> str | None:
 def _between_nodes(shuffle: ShuffleSpec, node: NodeSpec, topology: Topology) -> str | None:
     """Why the kernels cannot be used among the ranks of several nodes."""
     target = shuffle.program.target
-    if target.kind == "dense":
-        return "its target is dense, and between nodes only packed ones have a fixed capacity"
+    if node.pieces is not None:
+        return "its slots follow from pieces, which are planned inside one node only"
     if shuffle.reply is not None:
         return "it has a reply, whose kernels of a fixed capacity work inside one node only"
     if "pack" not in node.kernels:
         return "its rows are short and moved many at once, which is done inside one node only"
-    if target.placement.kind == "table":
+    if target.kind == "packed" and target.placement.kind == "table":
         return "a table places its keys, which the ranks of several nodes would have to compare"
-    if target.num_keys >> SLOT_BITS:
+    if target.kind == "packed" and target.num_keys >> SLOT_BITS:
         return f"it has {target.num_keys} keys, and a slab counts {(1 << SLOT_BITS) - 1}"
     if topology.ranks_per_node > MAX_RANKS:
         return f"the nodes have {topology.ranks_per_node} ranks, more than {MAX_RANKS}"

@@ -157,8 +157,8 @@ def _fixed_engine(
         if isinstance(kernels, CudaVariant):
             node, backend = cuda_node(artifact, shuffle, kernels, *rest), "cuda"
         elif members.topology.num_nodes > 1:
-            worst = worst_capacity(shuffle, members.topology.num_ranks, limits.max_sources)
-            node = RailNode(artifact, shuffle, kernels, *rest, limits.capacity < worst)
+            may_drop = _may_drop(shuffle, members.topology.num_ranks, limits)
+            node = RailNode(artifact, shuffle, kernels, *rest, may_drop)
         else:
             node = triton_node(artifact, shuffle, kernels, *rest)
         ragged = ragged_evaluator(artifact, shuffle, node)
@@ -170,6 +170,14 @@ def _fixed_engine(
             answering = AnsweringNode(artifact, node, beside, rest[2])
         NodeEngine(shuffle.reply, beside, answering, backend, asks=engine)
     return engine
+
+
+def _may_drop(shuffle: ShuffleSpec, num_ranks: int, limits: Limits) -> bool:
+    """Whether a point may find no slot: a given one may be none, or another's; others may be too
+    few."""
+    if shuffle.program.target.kind == "dense":
+        return True
+    return limits.capacity < worst_capacity(shuffle, num_ranks, limits.max_sources)
 
 
 def _exact_engine(

@@ -10,6 +10,8 @@ from fuscoc_runtime.kernels.device import load
 
 place = load("place")
 dispatch = load("dispatch")
+slabs = load("slabs")
+hop = load("hop")
 
 
 @triton.jit
@@ -69,6 +71,15 @@ def store_row(part, base, at, slot, tiles):
     tl.store(row_0 + 512 + tl.arange(0, 128), tiles[1], mask=512 + tl.arange(0, 128) < 588)
 
 
+@triton.jit
+def load_landed(part, source, cell):
+    if cell[2]:
+        tiles = load_source(part, source[1], cell[3])
+    else:
+        tiles = load_row(part, cell[0], source[0], cell[1])
+    return tiles
+
+
 @triton.jit(do_not_specialize=range(3))
 def vit_patches_normalised_node_exchange(
     call: tl.int64,
@@ -120,4 +131,85 @@ def vit_patches_normalised_node_dispatch(
         parts=1,
         weighted=False,
         strided=True,
+    )
+
+
+@triton.jit(do_not_specialize=range(6))
+def vit_patches_normalised_node_pack(
+    call: tl.int64,
+    num_sources: tl.int64,
+    says: tl.int64,
+    weights: tl.int64,
+    source_0: tl.int64,
+    slab_at_0: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    says = says.to(tl.int64)
+    weights = weights.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
+    slab_at_0 = slab_at_0.to(tl.int64)
+    hop.pack(
+        call,
+        num_sources,
+        says,
+        weights,
+        source_fields=(source_0,),
+        slab_at=(slab_at_0,),
+        load_source=load_source,
+        store_row=store_row,
+        fanout=1,
+        lanes=1,
+        parts=1,
+        weighted=False,
+        tile=(128, 1),
+        tiles=1,
+        compact=False,
+        given=(),
+        relation=None,
+        strided=True,
+        counts=False,
+    )
+
+
+@triton.jit(do_not_specialize=range(9))
+def vit_patches_normalised_node_forward(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    weights: tl.int64,
+    slab_at_0: tl.int64,
+    source_0: tl.int64,
+    rows_at_0: tl.int64,
+    first_place: tl.int64,
+    end_place: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    slab_at_0 = slab_at_0.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
+    rows_at_0 = rows_at_0.to(tl.int64)
+    first_place = first_place.to(tl.int64)
+    end_place = end_place.to(tl.int64)
+    dispatch.dispatch(
+        call,
+        num_sources,
+        ticket,
+        weights,
+        source_fields=((slab_at_0,), (source_0,)),
+        rows_at=(rows_at_0,),
+        load_source=load_landed,
+        load_row=load_row,
+        store_row=store_row,
+        fanout=1,
+        lanes=1,
+        parts=1,
+        weighted=False,
+        cell_of=slabs.cell_of,
+        strided=True,
+        across=True,
+        first=first_place,
+        end=end_place,
     )

@@ -162,7 +162,7 @@ def packing(
     further places that they go nowhere."""
     points = places * program.shuffle.program.fanout
     useful = max(num_sources, -(-points // POINTS_PACKED))
-    counting = -(-num_sources // program.spec.tile_sources)
+    counting = 0 if program.is_dense else -(-num_sources // program.spec.tile_sources)
     return {"packing": counting + min(programs.dispatch, useful)}
 
 

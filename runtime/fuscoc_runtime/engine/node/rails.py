@@ -51,8 +51,8 @@ PLAN_EPOCH = 0  # a word of the state
 
 
 class RailNode(TritonNode):
-    """A shuffle with a packed target among the ranks of several nodes; construction is collective
-    over ``members``. ``limits`` are those of a rank."""
+    """A shuffle among the ranks of several nodes; construction is collective over ``members``.
+    ``limits`` are those of a rank."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class RailNode(TritonNode):
         members: Membership,
         limits: Limits,
         num_sms: int | None,
-        may_overflow: bool,
+        may_drop: bool,
     ) -> None:
-        """``may_overflow``: whether there can be more points than slots, so that ranks have to be
-        told."""
+        """``may_drop``: whether points may find no slot where they go, so that their ranks have to
+        be told."""
         topology = members.topology
-        self._num_nodes, self._may_overflow = topology.num_nodes, may_overflow
+        self._num_nodes, self._may_drop = topology.num_nodes, may_drop
         self._stride = num_places(node, limits.max_sources)
         self._taken_on = replace(limits, max_sources=self._num_nodes * self._stride)
         self.rails = self._rails = Rails(members)
@@ -91,13 +91,17 @@ class RailNode(TritonNode):
         """See `TritonNode.dispatch`. Of the handle everything is of the segments that this rank has
         taken on, but for ``sent``."""
         assert not isinstance(ragged, EntrySizes), "they are evaluated before"
-        prepared = self.prepare_dispatch(extents, num_sources)
+        prepared = self.prepare_dispatch(extents, num_sources, num_slots)
         addresses = [address(each) for each in (*source, *inputs)]
         addresses.append(0 if weights is None else address(weights))
-        return self.dispatch_prepared(prepared, addresses, num_sources, ragged)
+        begun = self._program.bits_of_cells(source)
+        return self.dispatch_prepared(prepared, addresses, num_sources, num_slots, ragged, begun)
 
-    def prepare_dispatch(self, extents: Sequence[int], num_sources: int) -> Prepared:
-        """All dispatches of so many segments with these extents."""
+    def prepare_dispatch(
+        self, extents: Sequence[int], num_sources: int, num_slots: int = 0
+    ) -> Prepared:
+        """All dispatches of so many segments, to so many slots of a dense target, with these
+        extents."""
         program = self.shuffle.program
         alike = {
             **self._program.sizes_given(extents),
@@ -105,32 +109,36 @@ class RailNode(TritonNode):
             **self._program.points(num_sources),
             **packing(self._program, self._programs, self._stride, num_sources),
             "own_sources": num_sources,
+            "num_slots": num_slots,
             "says": 0,
         }
         names = [f"source.{field.name}" for field in program.buffers["source"]]
         names += [f"input.{name}" for name in program.inputs]
         numbers = [lasting | alike for lasting in self._lasting]
-        return Prepared(self._forth.names, numbers, ("ticket", *names, "own_weights"))
+        return Prepared(self._forth.names, numbers, ("ticket", "begun", *names, "own_weights"))
 
     def dispatch_prepared(
         self,
         prepared: Prepared,
         addresses: Sequence[int],
         num_sources: int,
+        num_slots: int = 0,
         ragged: RaggedSizes | None = None,
+        begun: Tensor | None = None,
         stream: int | None = None,
         turn: Turn | None = None,
     ) -> Launched:
-        """A dispatch with these ``addresses`` of sources, inputs and weights; see `dispatch`, and
-        `CommandList.submit`."""
+        """A dispatch with these ``addresses`` of sources, inputs and weights, and of what is
+        ``begun`` where segments must lie apart; see `dispatch`, and `CommandList.submit`."""
         # Who names the stream knows that it captures nothing.
         entry = self._next_entry() if stream is None else self.rings.next(False)
         buffers = self._buffers[entry.index]
-        numbers = prepared.fill(entry.index, (entry.ticket, *addresses))
+        marks = 0 if begun is None else address(begun)
+        numbers = prepared.fill(entry.index, (entry.ticket, marks, *addresses))
         if ragged is not None:
             own = self._own[entry.index]
             values = dict(zip(self._forth.names, numbers, strict=True))
-            self._evaluate_ragged(values, ragged, (own["rank"], own["key"]))
+            self._evaluate_ragged(values, ragged, (own["rank"], own[self._program.place]))
             numbers = self._forth.numbers(values)
         launched = Launched(
             entry,
@@ -141,7 +149,9 @@ class RailNode(TritonNode):
             buffers["routing"],
             buffers["weights"] if addresses[-1] else None,
             self._row_index(entry),
-            ragged=ragged,
+            self._claims(entry),
+            num_slots,
+            ragged,
             sent=Sent(num_sources, self._own_ranks[entry.index]),
         )
         if launched.row_index is not None:  # before the peers know that this rank joins the call
@@ -259,7 +269,7 @@ class RailNode(TritonNode):
         staged = self._memory.staged_places
         self._commands = RailCommands(program, self._rails, self._slabs, staged)
         commands = self._commands.forth()
-        if self._may_overflow:
+        if self._may_drop:
             acknowledge = program.load("hop", "acknowledge", ("call",))
             receipts = self._rails.between(memory.receipts_out, memory.receipts)
             commands.append(self._rails.command(receipts, is_told=True))
@@ -330,6 +340,10 @@ class RailNode(TritonNode):
         return {**new_buffers(self._program, num_sources), "weights": weights}
 
     def _words(self, index: int) -> dict[str, int]:
-        own = {f"own_{name}s": address(self._own[index][name]) for name in ("rank", "key")}
-        own["receipts_travel"] = int(self._may_overflow)
+        points = self._own[index]
+        own = {
+            "own_ranks": address(points["rank"]),
+            "own_keys": address(points[self._program.place]),
+            "receipts_travel": int(self._may_drop),
+        }
         return super()._words(index) | own | rail_words(self._program, self._rails, self._slabs)

@@ -310,7 +310,7 @@ class RailRepeats(Repeats):
     ) -> Launched:
         addresses = (*given, 0 if weights is None else weights.data_ptr())
         launched: Launched = self._node.dispatch_prepared(
-            known.prepared, addresses, known.num_sources, None, stream, turn
+            known.prepared, addresses, known.num_sources, stream=stream, turn=turn
         )
         return launched
 

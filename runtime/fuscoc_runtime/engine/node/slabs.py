@@ -33,6 +33,8 @@ MOST_SENT = 256 << 20
 """Bytes that a rank sends other nodes in a dispatch of exact sizes: what 50 GB/s carry in 5 ms.
 Segments have a place in every slab, whether they go there or not, and slabs of every node have
 memory; beyond this the general engine, which packs what goes to a node, carries a call out."""
+RECEIPTS = 3
+"""Kinds of points that are not moved; see kernels/device/slabs.py."""
 STEP = 8
 """Rounds are of multiples of so many places, whose flags are aligned."""
 STAGING_BYTES = 32 << 20
@@ -48,9 +50,10 @@ def num_places(node: NodeSpec, max_sources: int) -> int:
 
 
 def most_keys(shuffle: ShuffleSpec, topology: Topology) -> int:
-    """Keys of the node that has most of them."""
+    """Keys of the node that has most of them; none where slots are given."""
     target = shuffle.program.target
-    assert target.kind == "packed"
+    if target.kind == "dense":
+        return 0
     if target.placement.kind == "block":
         return target.num_keys // topology.num_nodes
     turns, rest = divmod(target.num_keys // target.group, topology.num_ranks)
@@ -69,13 +72,14 @@ def lay_out_slab(
     """Offsets of the parts of a slab of a dispatch, and its bytes."""
     places = num_places(node, max_sources)
     points, compact = places * shuffle.program.fanout, shuffle.program.is_compact
+    counted = points * (shuffle.program.target.kind == "packed")
     counts = places // node.tile_sources * num_columns(shuffle, topology)
     return lay_out(
         {
             "header": [HEADER_BYTES],
             "points": [points * POINT_BYTES],
-            "within": [points * COUNT_BYTES],
-            "within_rows": [points * COUNT_BYTES * compact],
+            "within": [counted * COUNT_BYTES],
+            "within_rows": [counted * COUNT_BYTES * compact],
             "counts": [counts * COUNT_BYTES],
             "rows": [
                 places * field.num_elems * TORCH_DTYPES[field.dtype].itemsize
@@ -125,7 +129,7 @@ class SlabMemory:
 
     Attributes:
         out, landed: slabs of a dispatch; ``back_out`` and ``back`` are those of a combine.
-        receipts_out, receipts: int64 [num_nodes, 1], points for which there was no slot.
+        receipts_out, receipts: int64 [num_nodes, RECEIPTS], points that were not moved.
     """
 
     out: Tensor
@@ -156,7 +160,7 @@ def new_slab_memory(
     def new(nbytes: int) -> Tensor:
         return torch.zeros(num_nodes, nbytes, dtype=torch.uint8, device=device)
 
-    receipts_out, receipts = (new(8).view(torch.int64) for _ in range(2))
+    receipts_out, receipts = (new(8 * RECEIPTS).view(torch.int64) for _ in range(2))
     return SlabMemory(
         new(nbytes), new(nbytes), new(back_bytes), new(back_bytes), receipts_out, receipts
     )

@@ -212,7 +212,7 @@ class TritonProgram:
         if self.num_nodes > 1:  # who has sent segments has counted them
             del programs["count"]
         if self.is_dense:
-            programs = {"exchange": "one", "place": "tiles"}
+            programs = {"exchange": "exchanging", "place": "tiles"}
         elif self.sorts:
             programs = {"count": "sorting", "exchange": "plan_blocks"}
         told = {"programs": "sorting"}  # those whose counts are exchanged
@@ -257,11 +257,11 @@ class TritonProgram:
         return {"call": table, "ticket": ticket, "num_sources": num_sources, "weights": weights}
 
     def _packs(self, artifact: Artifact) -> bool:
-        """Whether what packs slabs evaluates the relation."""
+        """Whether what packs slabs evaluates the relation, which asks how many ranks there are."""
         if self.num_nodes == 1:
             return False
         given = {each.value for each in artifact.kernels[self.spec.kernels["pack"]].args}
-        return "key_to_rank" in given
+        return "extent.ranks" in given
 
     def _load(self, artifact: Artifact, name: str) -> Kernel:
         spec = artifact.kernels[name]

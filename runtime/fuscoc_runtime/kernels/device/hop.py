@@ -12,7 +12,7 @@ from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync = load("words"), load("vectors"), load("sync")
 slabs, points, of_tiles = load("slabs"), load("points"), load("tiles")
-hop_counts = load("hop_counts")
+hop_counts, of_slots = load("hop_counts"), load("place")
 
 POINTS = tl.constexpr(256)  # that a program drops at once
 TOP = tl.constexpr(-(2**31))  # the bit of a number that calls do not reach
@@ -23,9 +23,11 @@ def pack(
     call, num_sources, says, weights, source_fields, slab_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
     weighted: tl.constexpr, tile: tl.constexpr, tiles: tl.constexpr, compact: tl.constexpr,
-    strided: tl.constexpr = False, given=(), relation: tl.constexpr = None,
+    given, relation: tl.constexpr, strided: tl.constexpr = False, counts: tl.constexpr = True,
+    apart: tl.constexpr = False, begun=0,
 ):  # fmt: skip
-    """All slabs of a dispatch, by programs that count, one for those of the planner, and others.
+    """All slabs of a dispatch, by programs that count, one for those of the planner, and others;
+    where the relation gives slots nothing ``counts``. ``apart`` and ``begun`` are as in `place`.
     Without segments a rank may say why, where it ``says`` another number than 0: -1 if it refuses
     the call, or how many it has if these are more than there are places for. With exact sizes it
     also refuses it if one of its points cannot be moved. The shuffle's own ``relation(point,
@@ -33,15 +35,19 @@ def pack(
     sync.follow()
     slabs.tell_exchange(call, 0)
     number = tl.program_id(0).to(tl.int64)
-    size: tl.constexpr = tile[0] * tiles
-    counting = (num_sources + size - 1) // size
-    if number < counting:
-        hop_counts.count(call, number, num_sources, given, relation, fanout, tile, tiles, compact)
-    else:
+    counting = number * 0
+    if counts:
+        size: tl.constexpr = tile[0] * tiles
+        counting += (num_sources + size - 1) // size
+        if number < counting:
+            hop_counts.count(
+                call, number, num_sources, given, relation, fanout, tile, tiles, compact
+            )
+    if number >= counting:
         pack_share(
             call, number - counting, tl.num_programs(0) - counting, num_sources, weights,
             source_fields, slab_at, load_source, store_row, fanout, lanes, parts, weighted, strided,
-            given, relation,
+            given, relation, counts, apart, begun,
         )  # fmt: skip
     status = tl.where(says != 0, says, num_sources).to(tl.int32)
     tells = number == 0
@@ -61,12 +67,13 @@ def pack_share(
     call, begin, programs, num_sources, weights, source_fields, slab_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
     weighted: tl.constexpr, strided: tl.constexpr, given, relation: tl.constexpr,
+    counts: tl.constexpr, apart: tl.constexpr, begun,
 ):  # fmt: skip
     """What one of so many programs packs."""
     for place in range(begin, num_sources, programs):
         pack_place(
             call, place, weights, source_fields, slab_at, load_source, store_row, fanout, lanes,
-            parts, weighted, strided, given, relation,
+            parts, weighted, strided, given, relation, counts, apart, begun,
         )  # fmt: skip
     num_points = sync.word(call, words.STRIDE) * fanout
     for first in range(num_sources * fanout + begin * POINTS, num_points, programs * POINTS):
@@ -81,6 +88,7 @@ def pack_place(
     call, place, weights, source_fields, slab_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
     weighted: tl.constexpr, strided: tl.constexpr, given, relation: tl.constexpr,
+    counts: tl.constexpr, apart: tl.constexpr, begun,
 ):  # fmt: skip
     """The row and the points of a segment to every node that it goes to; -1 to the others. This
     rank's own node needs no row."""
@@ -93,6 +101,7 @@ def pack_place(
         key = tl.load(keys, mask=exists, other=-1)
         rank = tl.load(ranks, mask=exists, other=-1)
         cell = points.cell_of(call, place, fanout, strided)
+        cells = tl.load(sync.array(call, words.SRC_OFFSETS, tl.int64) + at, mask=exists, other=0)
     else:
         rank, key, cells = relation(place * fanout + tl.minimum(lane, fanout - 1), given)
         rank = tl.where(exists, rank, -1)
@@ -101,14 +110,26 @@ def pack_place(
         tl.store(keys, key, mask=exists)
         tl.store(sync.array(call, words.SRC_OFFSETS, tl.int64) + at, cells, mask=exists)
         cell = vectors.pick(cells, 0, lanes)
-    of_tiles.note_absent(call, of_tiles.is_absent(rank, key).to(tl.int32))
+    if counts:
+        of_tiles.note_absent(call, of_tiles.is_absent(rank, key).to(tl.int32))
+    else:
+        nowhere = of_slots.is_nowhere(rank, key)
+        of_tiles.note_absent(call, nowhere.to(tl.int32))
+        rank = tl.where(nowhere, -1, rank)
+    if apart:
+        begins = vectors.largest(rank, 0) >= 0
+        again = of_slots.begin_again(begun, vectors.pick(cells, 0, lanes), begins)
+        of_slots.note_shared(call, again.to(tl.int32))
+        rank = tl.where(again, -1, rank)
     bits = tl.full((lanes,), 0, tl.int32)
     if weighted:
         bits = tl.load(weights.to(tl.pointer_type(tl.int32)) + at, mask=exists, other=0)
     num_ranks = sync.word(call, words.NUM_RANKS)
     to = tl.where(rank >= 0, rank // num_ranks, -1)
-    numbers = sync.array(call, words.NODE_KEYS, tl.int64)
-    number = tl.load(numbers + key, mask=exists & (rank >= 0), other=0)
+    number = key
+    if counts:
+        numbers = sync.array(call, words.NODE_KEYS, tl.int64)
+        number = tl.load(numbers + key, mask=exists & (rank >= 0), other=0)
     word = slabs.point_word(rank % num_ranks, number, bits)
     for node in range(sync.word(call, words.NUM_NODES)):
         of_points = slabs.point_words(slabs.leaving(call, node)) + at
@@ -124,22 +145,24 @@ def pack_place(
 
 @triton.jit(do_not_specialize=range(1))
 def acknowledge(call: tl.int64):
-    """A kernel of one program behind a dispatch: count the points of this rank that had no slot in
-    other nodes, as their ranks have told it."""
+    """A kernel of one program behind a dispatch: count the points of this rank that were not moved
+    in other nodes, as their ranks have told it."""
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     slabs.tell_exchange(call, 1, 0)
     routing = sync.array(call, words.ROUTING, tl.int32)
-    lost = tl.full((), 0, tl.int64)
-    for node in range(sync.word(call, words.NUM_NODES)):
-        tl.store(sync.array(call, words.RECEIPTS_OUT, tl.int64) + node, 0)
-        if node != sync.word(call, words.NODE):
-            lost += tl.load(sync.array(call, words.RECEIPTS_IN, tl.int64) + node)
-    if lost > 0:
-        times = lost.to(tl.int32)
-        sync.note(call, words.OVERFLOWED, times)
-        # The dispatch has counted its use of the handle's memory by now.
-        use = tl.load(routing + words.USES)
-        tl.atomic_add(routing + words.DROPPED + (use & 1), times)
+    # The dispatch has counted its use of the handle's memory by now.
+    use = tl.load(routing + words.USES)
+    for kind in range(slabs.RECEIPTS):
+        lost = tl.full((), 0, tl.int64)
+        for node in range(sync.word(call, words.NUM_NODES)):
+            at = node * slabs.RECEIPTS + kind
+            tl.store(sync.array(call, words.RECEIPTS_OUT, tl.int64) + at, 0)
+            if node != sync.word(call, words.NODE):
+                lost += tl.load(sync.array(call, words.RECEIPTS_IN, tl.int64) + at)
+        if lost > 0:
+            times = lost.to(tl.int32)
+            sync.note(call, words.BAD_KEYS + kind, times)
+            tl.atomic_add(routing + words.DROPPED + (use & 1), times)
     tl.debug_barrier()
     sync.tell_troubles(call)
 

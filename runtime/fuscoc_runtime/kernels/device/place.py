@@ -4,6 +4,9 @@ slot is checked where it lies.
 Ranks tell each other how many slots they have, as they tell counts of keys elsewhere; having a
 peer's also means that its window may be written. Then every point claims its slot with the epoch of
 the call, and the second one to do so finds it there.
+
+Of several nodes a rank does so for the segments that have landed here, too: slots and claims are of
+its node, and the rank that they are of is told how many points have found none.
 """
 
 import triton
@@ -12,22 +15,34 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, plan = load("words"), load("vectors"), load("sync"), load("plan")
-of_tiles, reports = load("tiles"), load("reports")
+slabs, of_tiles, reports = load("slabs"), load("tiles"), load("reports")
 
 COLUMNS = tl.constexpr(1)  # what ranks tell: their slots
 
 
 @triton.jit
 def exchange(call, num_sources, num_slots):
-    """The slots of all ranks; by one program."""
+    """The slots of all ranks, beside the segments that are of each node: a block a node, as in
+    `plan.exchange`."""
+    sync.follow(True)
     num_slots = tl.full((1,), 0, tl.int32) + num_slots.to(tl.int32)
-    plan.tell_counts(call, num_sources, tl.arange(0, 1), num_slots, COLUMNS)
+    blocks = sync.word(call, words.PLAN_BLOCKS)
+    for node in range(tl.program_id(0), blocks, tl.num_programs(0)):
+        sources = plan.told_sources(call, node, num_sources)
+        plan.store_counts(call, node, sources, tl.arange(0, 1), num_slots, COLUMNS, True)
+        plan.flag_counts(call, node, blocks)
+    for node in range(tl.program_id(0), blocks, tl.num_programs(0)):
+        plan.await_counts(call, node, blocks)
 
 
 @triton.jit
 def place(call, num_sources, begun, fanout: tl.constexpr, tile: tl.constexpr, apart: tl.constexpr):
     """Slot codes of a tile; the first program also says what this rank receives. ``begun`` is as in
-    `move`; where segments must lie ``apart``, each has one point."""
+    `move`; where segments must lie ``apart``, each has one point, and what crosses nodes has been
+    looked at by `hop.pack`."""
+    sync.follow(True)
+    num_nodes = sync.word(call, words.NUM_NODES)
+    node = tl.program_id(0) // (tl.num_programs(0) // num_nodes)
     counts = plan.counts_of_ranks(call, COLUMNS)
     failed = sync.aborted(call) != 0
     failed = failed | reports.stops(call, counts, lengths(call, counts), COLUMNS)
@@ -36,29 +51,33 @@ def place(call, num_sources, begun, fanout: tl.constexpr, tile: tl.constexpr, ap
 
     tile_index = of_tiles.tile_of(0, 1)
     point, live = of_tiles.tile_points(tile_index, num_sources, fanout, tile)
-    to = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=live, other=-1)
-    slot = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=live, other=-1)
+    if num_nodes > 1:
+        to, slot = slabs.take_on(call, tile_index * tile[0], point, live, fanout)
+    else:
+        to = tl.load(sync.array(call, words.RANKS, tl.int64) + point, mask=live, other=-1)
+        slot = tl.load(sync.array(call, words.KEYS, tl.int64) + point, mask=live, other=-1)
     goes = to >= 0
-    length = tl.load(counts + to * (COLUMNS + 1), mask=goes, other=0)
-    refuses = tl.load(counts + to * (COLUMNS + 1) + COLUMNS, mask=goes, other=0) < 0
+    own = counts + (sync.first_rank(call) + to) * (COLUMNS + 1)
+    length = tl.load(own, mask=goes, other=0)
+    refuses = tl.load(own + COLUMNS, mask=goes, other=0) < 0
     # A rank that has refused the call has told no length, and gets no rows that it would look at.
     # Points for it keep their place there, so that combines know what they lack.
     exists = goes & (slot >= 0) & ((slot < length) | refuses)
     slot = tl.minimum(slot, sync.word(call, words.CAPACITY) - 1).to(tl.int32)
     bad = vectors.total(((to == words.OUT_OF_RANGE) | (goes & (exists == 0))).to(tl.int32), 0)
     if (bad > 0) & (failed == 0):
-        sync.note_dropped(call, words.BAD_KEYS, bad)
+        slabs.note_dropped(call, node, words.BAD_KEYS, bad)
     exists = exists & (failed == 0)
     if apart:
-        again = begin_again(call, begun, point, exists)
-        shared = vectors.total(again.to(tl.int32), 0)
-        if shared > 0:
-            sync.note_dropped(call, words.SHARED, shared)
+        begins = exists & (num_nodes == 1)
+        cell = tl.load(sync.array(call, words.SRC_OFFSETS, tl.int64) + point, mask=begins, other=0)
+        again = begin_again(begun, cell, begins)
+        note_shared(call, vectors.total(again.to(tl.int32), 0))
         exists = exists & (again == 0)
     clashes = claims(call, to, slot, exists & (refuses == 0))
     clashed = vectors.total(clashes.to(tl.int32), 0)
     if clashed > 0:
-        sync.note_dropped(call, words.CLASHED, clashed)
+        slabs.note_dropped(call, node, words.CLASHED, clashed)
     fits = exists & (clashes == 0)
     to = tl.where(fits, to, -1)
     code = tl.where(fits, (to.to(tl.int32) << words.SLOT_BITS) + slot, -1)
@@ -67,13 +86,26 @@ def place(call, num_sources, begun, fanout: tl.constexpr, tile: tl.constexpr, ap
 
 
 @triton.jit
-def begin_again(call, begun, point, begins):
+def is_nowhere(rank, slot):
+    """Whether points should go to a rank that does not exist, or a slot that no rank has."""
+    beyond = (slot < 0) | (slot > words.SLOT_MASK)
+    return (rank == words.OUT_OF_RANGE) | ((rank >= 0) & beyond)
+
+
+@triton.jit
+def begin_again(begun, cell, begins):
     """Mark the source cells that segments begin with. Which of them are marked already."""
-    cell = tl.load(sync.array(call, words.SRC_OFFSETS, tl.int64) + point, mask=begins, other=0)
-    bit = tl.full(point.shape, 1, tl.int64) << (cell % 32)
+    bit = tl.full(cell.shape, 1, tl.int64) << (cell % 32)
     to = begun.to(tl.pointer_type(tl.int32)) + cell // 32
     before = tl.atomic_or(to, bit.to(tl.int32), mask=begins, sem="relaxed", scope="gpu")
     return begins & ((before & bit.to(tl.int32)) != 0)
+
+
+@triton.jit
+def note_shared(call, shared):
+    """Count segments that begin with the cell of another one."""
+    if shared > 0:
+        sync.note_dropped(call, words.SHARED, shared)
 
 
 @triton.jit

@@ -394,7 +394,7 @@ def assign_tile(
         fits = fits & (row < capacity)
     overflowed = vectors.total((live & (fits == 0)).to(tl.int32), 0)
     if (overflowed > 0) & (failed == 0):
-        slabs.note_overflow(call, node, overflowed)
+        slabs.note_dropped(call, node, words.OVERFLOWED, overflowed)
     fits = fits & (failed == 0)
     to = tl.where(fits, to, -1)
     if compact:

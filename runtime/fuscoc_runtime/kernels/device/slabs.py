@@ -3,10 +3,10 @@
 In a dispatch every source segment has a place in the slab of every node, the same in all. A slab
 has a header, then a word for every point, then what its rank has counted of them (`hop_counts`),
 then the rows, of the target's fields. The word says in its lower half to which rank of that node
-the point goes, and its key, as a slot code says rank and slot; in its upper half are the bits of
-the weight. It is -1 if the point does not go there, and places without any such point hold no row.
-On the way back a slab has a header, a flag for every place, and what the node's rows of a segment
-add up to.
+the point goes, and its key, as a slot code says rank and slot; where the relation gives slots,
+nothing is counted, and the slot itself is there. In its upper half are the bits of the weight. It
+is -1 if the point does not go there, and places without any such point hold no row. On the way back
+a slab has a header, a flag for every place, and what the node's rows of a segment add up to.
 
 A large slab travels in rounds, of the rows of some places each; all that is said of points goes
 with the first one.
@@ -31,6 +31,8 @@ STATUS = tl.constexpr(2)  # i32 word of a header, behind the tag of its call: so
 # Flags of places on the way back.
 SUMMED = tl.constexpr(1)
 LOST = tl.constexpr(2)  # its rows cannot be summed
+
+RECEIPTS = tl.constexpr(3)  # kinds of points that are not moved, words of the state from BAD_KEYS
 
 
 @triton.jit
@@ -209,9 +211,8 @@ def within_of(call, slab, name: tl.constexpr):
 @triton.jit
 def lay_out(call, source, point, mask, fanout: tl.constexpr, compact: tl.constexpr):
     """Of points, among those of all nodes, of the node that a segment has landed from: ranks, keys,
-    and rows before them. Weights are put where kernels behind this one find them."""
-    word = load_points(call, source, point, mask, fanout)
-    tl.store(sync.array(call, words.WEIGHTS, tl.int32) + point, weight_of(word), mask=mask)
+    and rows before them."""
+    rank, key = take_on(call, source, point, mask, fanout)
     node = source // sync.word(call, words.STRIDE)
     at = point - node * sync.word(call, words.STRIDE) * fanout
     slab = landed(call, node)  # what goes nowhere has any
@@ -219,7 +220,16 @@ def lay_out(call, source, point, mask, fanout: tl.constexpr, compact: tl.constex
     rows = within
     if compact:
         rows = tl.load(within_of(call, slab, words.SLAB_WITHIN_ROWS) + at, mask=mask, other=0)
-    return rank_of(word), key_of(word), within, rows
+    return rank, key, within, rows
+
+
+@triton.jit
+def take_on(call, source, point, mask, fanout: tl.constexpr):
+    """Of such points the ranks, and keys or slots. Weights are put where kernels behind this one
+    find them."""
+    word = load_points(call, source, point, mask, fanout)
+    tl.store(sync.array(call, words.WEIGHTS, tl.int32) + point, weight_of(word), mask=mask)
+    return rank_of(word), key_of(word)
 
 
 @triton.jit
@@ -237,7 +247,7 @@ def rank_of(word):
 
 @triton.jit
 def key_of(word):
-    """Its key, likewise."""
+    """Its key or slot, likewise."""
     code = word.to(tl.int32)
     return tl.where(code >= 0, code & words.SLOT_MASK, -1).to(tl.int64)
 
@@ -249,12 +259,13 @@ def weight_of(word):
 
 
 @triton.jit
-def note_overflow(call, node, times):
-    """Count points without a slot, where the rank that they are of finds them."""
+def note_dropped(call, node, trouble: tl.constexpr, times):
+    """Count points of a node that are not moved, where the rank that they are of finds them."""
     if node == sync.word(call, words.NODE):
-        sync.note_dropped(call, words.OVERFLOWED, times)
+        sync.note_dropped(call, trouble, times)
     else:
-        receipt = sync.array(call, words.RECEIPTS_OUT, tl.int64) + node
+        kind: tl.constexpr = trouble - words.BAD_KEYS
+        receipt = sync.array(call, words.RECEIPTS_OUT, tl.int64) + node * RECEIPTS + kind
         tl.atomic_add(receipt, times.to(tl.int64), sem="relaxed")
 
 
