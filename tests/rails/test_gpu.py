@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpus import torchrun
+from tests.gpus import need_gpus, torchrun
+from tests.rails import given_gpu_run
 from tests.rails.models import compile_all
 
 
@@ -20,3 +21,12 @@ def test_models(topology: str, options: list[str], tmp_path: Path) -> None:
     num_ranks = 2 if topology == "2x1" else 4
     options = ["--topology", topology, *options]
     torchrun(num_ranks, "tests/rails/gpu_run.py", *options, *compile_all(tmp_path))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [[], ["--one-host"]], ids=["2x1", "2x1 on one host"])
+def test_given_slots(options: list[str], tmp_path: Path) -> None:
+    need_gpus(2)
+    given_gpu_run.compile_all(tmp_path)
+    options = [str(tmp_path), "--topology", "2x1", *options]
+    torchrun(2, "tests/rails/given_gpu_run.py", *options)
