@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fuscoc_runtime.engine.node import slabs
 from fuscoc_runtime.engine.node.slabs import Slabs, divide, new_slab_memory
 from fuscoc_runtime.engine.node.state import ALIGNMENT
+from fuscoc_runtime.engine.node.weights import taken_on
 from fuscoc_runtime.manifest.artifact import load_artifact
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
@@ -39,6 +40,22 @@ def test_every_place_travels_once(places: int, row_bytes: int, num_nodes: int) -
     assert [place for each in made for place in each] == list(range(places))
     assert all(each.start % slabs.STEP == 0 for each in made)
     assert len(made) <= 3
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 5), st.integers(0, 3))
+def test_weights_are_where_segments_are_taken_on(
+    num_nodes: int, ranks_per_node: int, num_sources: int, further: int
+) -> None:
+    """Of the rank that has a place in its node those of all that have the same one in theirs."""
+    topology, places = Topology(num_nodes, ranks_per_node), num_sources + further
+    weights = torch.rand(topology.num_ranks, num_sources, 2)
+    found = taken_on(weights, topology, places)
+    assert found.shape == (ranks_per_node, num_nodes * places, 2)
+    for rank in range(topology.num_ranks):
+        first = topology.node(rank) * places
+        segments = found[topology.local_rank(rank), first : first + places]
+        assert torch.equal(segments[:num_sources], weights[rank])
+        assert not segments[num_sources:].any()
 
 
 @settings(deadline=None, max_examples=20)

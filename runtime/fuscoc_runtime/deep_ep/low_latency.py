@@ -2,8 +2,8 @@
 which the first are filled, and the weighted sum back.
 
 Every rank gathers which experts all tokens have, and counts by itself: so slots are known wherever
-they are needed, and blocks begin where the consumer wants them. Inside one node memory has a fixed
-size: nothing waits on the host, and a CUDA graph can capture the calls.
+they are needed, and blocks begin where the consumer wants them. Memory has a fixed size, between
+nodes where slabs carry that: nothing waits on the host, and a CUDA graph can capture the calls.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
 from fuscoc_runtime.engine.node.handle import NodeHandle
+from fuscoc_runtime.topology import Topology
 
 WEIGHT_BITS = 32
 """Bits of a point, int64, below its weight: those of its code."""
@@ -21,14 +22,24 @@ def put_weights(points: Tensor, weights: Tensor | int) -> None:
     points.bitwise_and_(CODE).bitwise_or_(weights)
 
 
+def taken_on(weights: Tensor, topology: Topology, places: int) -> Tensor:
+    """Of the segments of all ranks those that each rank of a node takes on, so many ``places`` of
+    every node: f32 [ranks of a node, num_nodes * places, fanout]. In one node these are its own."""
+    _, num_sources, fanout = weights.shape
+    nodes, ranks = topology.num_nodes, topology.ranks_per_node
+    by_place = weights.view(nodes, ranks, num_sources, fanout).transpose(0, 1)
+    filled_up = torch.nn.functional.pad(by_place, (0, 0, 0, places - num_sources))
+    return filled_up.reshape(ranks, nodes * places, fanout)
+
+
 def combine_weighed(
     engine: NodeEngine,
     rows: Tensor | Mapping[str, Tensor],
     handle: NodeHandle,
     gather: Callable[[], Tensor],
 ) -> dict[str, Tensor]:
-    """``NodeEngine.combine`` inside one node, with the f32 weights [num_ranks, max_sources, fanout]
-    of all ranks' segments, which ``gather`` returns, in the place of those that dispatch has sent.
+    """``NodeEngine.combine`` with the f32 weights [num_ranks, max_sources, fanout] of all ranks'
+    segments, which ``gather`` returns, in the place of those that dispatch has sent.
 
     They stay: later combines with the handle are given weights, too. Nothing waits on the host.
 
@@ -40,10 +51,13 @@ def combine_weighed(
         weights = gather()
         try:
             handle.check_live()
+            topology, points = engine.members.topology, engine.node.points(launched)
+            weights = taken_on(weights, topology, points.shape[1] // topology.num_nodes)
             bits = weights.view(torch.int32).long() << WEIGHT_BITS
-            mine = weights[engine.members.rank, : launched.num_sources].contiguous()
+            own = topology.local_rank(engine.members.rank)
+            mine = weights[own, : launched.num_sources].contiguous()
         except Exception:
             engine.refuse_combine(handle)
             raise
-        put_weights(engine.node.points(launched), bits)
+        put_weights(points, bits)
         return engine.combine(rows, replace(handle, launched=replace(launched, weights=mine)), {})
