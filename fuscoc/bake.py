@@ -153,7 +153,7 @@ def _report_dynamic(checked: CheckedShuffle, sink: DiagnosticSink) -> None:
     message = f"`{checked.name}` cannot be planned when compiling"
     help = "leave out --topology: it is planned when it runs"
     for given in checked.inputs:
-        if given.role != "weight":
+        if given.role not in ("weight", "cast"):
             label = f"`{given.name}` is only known when the shuffle runs"
             sink.report(CODE, given.span, message, label, help=help)
             return

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import wraps
 from typing import TypeAlias
 
@@ -246,10 +246,11 @@ def casts_long_rows(shuffle: CheckedShuffle) -> Faults:
                 each.field,
                 each.scales,
                 each.block,
-                applied=each.scales in names,
-                **(asdict(each.normalise) if each.normalise is not None else {}),
+                each.scales in names,
+                *(each.normalise.constants.values() if each.normalise is not None else ()),
             )
             for each in shuffle.casts
+            if not each.given
         ]
         if any(num_passes(fields, leaving, casts, target) > 1 for target in TARGETS):
             span = shuffle.casts[0].span
@@ -259,11 +260,19 @@ def casts_long_rows(shuffle: CheckedShuffle) -> Faults:
 def computes_slowly(shuffle: CheckedShuffle) -> Faults:
     """A warp gathers and casts a row at a time, which takes half as long again as by Triton."""
     for cast in shuffle.casts:
-        if cast.normalise is not None and shuffle.policy.backend != "cuda":
+        if cast.normalise is not None and not cast.given and shuffle.policy.backend != "cuda":
             reason = (
                 "its cast computes, which Triton's kernels do faster: `backend cuda` takes these"
             )
             yield Fault(cast.span, reason)
+
+
+def computes_with_inputs(shuffle: CheckedShuffle) -> Faults:
+    """Their casts have numbers of the text."""
+    for cast in shuffle.casts:
+        if cast.given:
+            name = cast.given[0].input
+            yield Fault(cast.span, f"its cast computes with `{name}`, which a call gives")
 
 
 def has_many_keys(shuffle: CheckedShuffle) -> Faults:
@@ -324,6 +333,7 @@ CUDA: Table = (
     has_many_fields,
     has_many_inputs,
     has_many_extents,
+    computes_with_inputs,
     casts_long_rows,
     computes_slowly,
     of_packed(has_many_keys),

@@ -7,7 +7,6 @@ nothing with what is executed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any
 
 from fuscoc.lang.agreed import agreed_extents
@@ -15,14 +14,17 @@ from fuscoc.lang.checked import (
     BinaryOp,
     CheckedShuffle,
     Combine,
+    ComputedNumbers,
     Const,
     DenseTarget,
     ExtentRef,
     Field,
+    GivenNumbers,
     IndexRef,
     Inside,
     Into,
     Load,
+    Numbers,
     PackedTarget,
     Scalar,
 )
@@ -67,7 +69,11 @@ def declared_json(checked: CheckedShuffle) -> dict[str, Any]:
                 "scales": cast.scales,
                 "block": cast.block,
                 "normalise": cast.normalise
-                and {name: list(numbers) for name, numbers in asdict(cast.normalise).items()},
+                and {
+                    "shifts": numbers_json(cast.normalise.shifts),
+                    "factors": numbers_json(cast.normalise.factors),
+                    "channels": cast.normalise.channels,
+                },
             }
             for cast in checked.casts
         ],
@@ -137,6 +143,17 @@ def _fields(fields: Iterable[Field]) -> list[dict[str, Any]]:
         }
         for field in fields
     ]
+
+
+def numbers_json(numbers: Numbers) -> Any:
+    """Numbers of a cast as JSON: a list, or an object that says what to read or compute."""
+    match numbers:
+        case GivenNumbers(name):
+            return {"kind": "given", "input": name}
+        case ComputedNumbers(op, lhs, rhs):
+            sides = {"lhs": numbers_json(lhs), "rhs": numbers_json(rhs)}
+            return {"kind": "computed", "op": op, **sides}
+    return list(numbers)
 
 
 def _scalars(scalars: Iterable[Scalar]) -> list[Any]:

@@ -38,6 +38,11 @@ def program_json(module: Any, kernel_name: KernelName) -> dict[str, Any]:
     paths = {path.read("direction"): path for path in ops_of(module, Path)}
     return {
         "inputs": [each.read("sym_name") for each in relation_inputs(module)],
+        "numbers": [
+            each.read("sym_name")
+            for each in ops_of(module, DefInput)
+            if each.read("role") == "cast"
+        ],
         "extents": [name for name in relation_extents(module) if name not in BUILTINS],
         "fanout": shuffle.read("fanout"),
         "every_rank": bool(shuffle.read("every_rank")),
@@ -126,6 +131,7 @@ def _buffers(shuffle: Any, paths: dict[str, Any]) -> dict[str, list[dict[str, An
     leaving = {runs["name"]: [runs["seg_elems"]] for runs in shuffle.read("runs")}
     fields = shuffle.follow("segment").read("fields")
     arriving = {field["name"]: list(field["type"][1]) for field in fields}
+    channels = {cast["field"]: cast["channels"] for cast in shuffle.read("casts")}
     rows = {name: [prod(shape)] for name, shape in arriving.items()} | leaving
     bound = [
         (*each["buffer"].removeprefix("peers.").split("."), each["dtype"])
@@ -136,6 +142,8 @@ def _buffers(shuffle: Any, paths: dict[str, Any]) -> dict[str, list[dict[str, An
     buffers: dict[str, list[dict[str, Any]]] = {}
     for buffer, name, dtype in sorted(dict.fromkeys(bound), key=lambda each: _place(each[1], rows)):
         shape = [] if buffer == "weights" else arriving[name] if buffer == "target" else rows[name]
+        if buffer == "numbers":
+            shape = [2, channels[name]]
         buffers.setdefault(buffer, []).append({"name": name, "dtype": dtype, "shape": shape})
     return buffers
 

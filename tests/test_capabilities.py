@@ -203,6 +203,15 @@ EXAMPLES = {
         "x / 255",
         "its cast computes, which Triton's kernels do faster: `backend cuda` takes these",
     ),
+    "computes_with_inputs": Example(
+        cast_spec(
+            routed_cast("x : u8[hidden]", "x : bf16[hidden]", "x * gain", combine="").replace(
+                "index t", "const gain = input gains : f32 index t", 1
+            )
+        ),
+        "x * gain",
+        "its cast computes with `gains`, which a call gives",
+    ),
     "compares_extents": Example(
         GATHERED,
         "all[rank * tokens + t]",

@@ -23,11 +23,21 @@ _LAUNCH = (
 )
 # The functions that kernels which make scales, or normalise, call.
 AMAX = "largest_magnitudes"
-NORMALISED = "normalised"
+NORMALISED, NORMALISED_BY = "normalised", "normalised_by"
 # Names that neither parameters nor variables may have: those above, those that kernel text uses
 # and those that Python lets nobody assign.
 RESERVED = frozenset(
-    {"tl", "triton", "range", AMAX, NORMALISED, *_LAUNCH, "__debug__", *keyword.kwlist}
+    {
+        "tl",
+        "triton",
+        "range",
+        AMAX,
+        NORMALISED,
+        NORMALISED_BY,
+        *_LAUNCH,
+        "__debug__",
+        *keyword.kwlist,
+    }
 )
 
 

@@ -62,7 +62,8 @@ class CudaInput:
 @dataclass(frozen=True)
 class CudaCast:
     """A field whose type changes on the way; ``scales`` is made, one for every ``block``, or, if
-    it is ``applied``, leaves with the field. With ``factors`` it is normalised: see `Normalise`."""
+    it is ``applied``, leaves with the field. With ``factors`` it is normalised, and
+    with ``channels`` by as many numbers of the call: see `Normalise`."""
 
     field: str
     scales: str | None
@@ -70,6 +71,7 @@ class CudaCast:
     applied: bool = False
     shifts: tuple[float, ...] = ()
     factors: tuple[float, ...] = ()
+    channels: int | None = None
 
 
 @dataclass(frozen=True)

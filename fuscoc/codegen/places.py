@@ -67,7 +67,8 @@ class Field:
     """One field's way through a kernel: ``num_elems`` elements, as dtypes in memory and summed.
 
     Where no sum is taken, a field that is loaded and stored as different dtypes is cast; one with
-    ``factors`` becomes ``(x - shift) * factor``, by channel, before it is.
+    ``factors`` becomes ``(x - shift) * factor``, by channel, before it is, and one with
+    ``channels`` by as many numbers of the call.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Field:
     scales: Scales | None = None
     shifts: tuple[float, ...] = ()
     factors: tuple[float, ...] = ()
+    channels: int | None = None
 
     @property
     def elem_bytes(self) -> int:
@@ -154,7 +156,7 @@ def cast_fields(shuffle: Any, src: str, dst: str) -> list[Field]:
             _place(shuffle, runs, src, loaded, num_elems),
             _place(shuffle, runs, dst, stored, num_elems),
         )
-        numbers = cast["shifts"], cast["factors"]
+        numbers = cast["shifts"], cast["factors"], cast["channels"]
         fields.append(Field(name, num_elems, loaded, "f32", stored, *ends, scales, *numbers))
     return fields
 

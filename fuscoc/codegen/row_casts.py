@@ -15,6 +15,7 @@ from fuscoc.dialect.l3_values import (
     Lanes,
     LoadRow,
     Normalise,
+    NormaliseBy,
     Scale,
     ScaleOf,
     StoreRow,
@@ -65,14 +66,22 @@ def scaled(entry: Entry, piece: Piece, row: Any, factors: Any) -> Any:
         return Scale.build(row, factors, wide).result
 
 
-def normalised(piece: Piece, row: Any, lanes: Any) -> Any:
+def normalised(piece: Piece, row: Any, lanes: Any, values: Values) -> Any:
     """A piece as its field is normalised."""
-    wide = vector_type("f32", piece.tile.size)
-    with named(f"{piece.field.name}_wide"):
+    field, wide = piece.field, vector_type("f32", piece.tile.size)
+    with named(f"{field.name}_wide"):
         row = cast_to(row, wide)
-    numbers = {"shifts": piece.field.shifts, "factors": piece.field.factors}
-    with named(f"{piece.field.name}_normalised"):
+    with named(f"{field.name}_normalised"):
+        if field.channels is not None:
+            given = values[numbers_of(field.name)]
+            return NormaliseBy.build(row, lanes, given, wide, channels=field.channels).result
+        numbers = {"shifts": field.shifts, "factors": field.factors}
         return Normalise.build(row, [lanes], wide, **numbers).result
+
+
+def numbers_of(field: str) -> str:
+    """The argument with the numbers by which a call normalises a field."""
+    return f"{field}_numbers"
 
 
 def _make_scales(entry: Entry, piece: Piece, row: Any) -> Any:

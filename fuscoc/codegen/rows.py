@@ -34,7 +34,7 @@ from fuscoc.codegen.places import (
     partial_fields,
     target_fields,
 )
-from fuscoc.codegen.row_casts import load_scales, normalised, scaled
+from fuscoc.codegen.row_casts import load_scales, normalised, numbers_of, scaled
 from fuscoc.codegen.row_values import Piece, access, converted, lanes_of, row_at, weighted
 from fuscoc.codegen.tiles import Tile, cut_row, warps_for
 from fuscoc.dialect.base import terminator
@@ -145,6 +145,8 @@ def _arguments(wanted: RowKernel, fields: Iterable[Field]) -> list[Argument]:
         if field.scales is not None:
             name, made = field.scales.name, field.scales.made
             arguments.append(destination(f"{name}_dst") if made else memory(f"{name}_src"))
+        if field.channels is not None:
+            arguments.append(array(numbers_of(field.name), "f32"))
     if wanted.signals:
         arguments += SIGNALS
     return list(dict.fromkeys([*arguments, *waits(wanted.wait)]))
@@ -222,8 +224,8 @@ class _Rows:
             field = piece.field
             if field.scales is not None:
                 row = scaled(self, piece, row, factors)
-            if field.factors:
-                row = normalised(piece, row, lane)
+            if field.factors or field.channels is not None:
+                row = normalised(piece, row, lane, self.values)
             StoreRow.build(
                 converted(row, field.stored),
                 to[field],

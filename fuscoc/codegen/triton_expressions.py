@@ -8,7 +8,7 @@ from math import prod
 from struct import pack, unpack
 from typing import Any
 
-from fuscoc.codegen.arguments import AMAX, NORMALISED
+from fuscoc.codegen.arguments import AMAX, NORMALISED, NORMALISED_BY
 from fuscoc.dialect.dtypes import from_mlir, num_bytes
 from fuscoc.dialect.expressions import expression as tree
 from fuscoc.dialect.l3_values import (
@@ -23,6 +23,7 @@ from fuscoc.dialect.l3_values import (
     LoadScalar,
     Merge,
     Normalise,
+    NormaliseBy,
     PeerBase,
     RowAt,
     Scale,
@@ -80,7 +81,14 @@ def {NORMALISED}(x, at, shifts: tl.constexpr, factors: tl.constexpr):
     return (x - shift) * factor
 '''
 
-HELPERS = {AMAX: AMAX_TEXT, NORMALISED: NORMALISED_TEXT}
+NORMALISED_BY_TEXT = f'''@triton.jit
+def {NORMALISED_BY}(x, at, numbers, channels: tl.constexpr):
+    """(x - shift) * factor, by the channels of the lanes ``at``: shifts, and then factors."""
+    shift = numbers + at % channels
+    return (x - tl.load(shift)) * tl.load(shift + channels)
+'''
+
+HELPERS = {AMAX: AMAX_TEXT, NORMALISED: NORMALISED_TEXT, NORMALISED_BY: NORMALISED_BY_TEXT}
 
 # How tightly an expression binds, as in Python.
 ATOM, PRODUCT, SUM, AND, OR, COMPARISON = range(6, 0, -1)
@@ -156,6 +164,9 @@ def expression(op: Any, text: Callable[[Any], Text]) -> Text:
         case Normalise():
             sides = operand(0, COMPARISON), operand(1, COMPARISON)
             return Text(normalised(*sides, op.read("shifts"), op.read("factors")))
+        case NormaliseBy():
+            value, lanes, numbers = (operand(position, COMPARISON) for position in range(3))
+            return Text(normalised_by(value, lanes, numbers, op.read("channels")))
         case Merge():
             return Text(MERGES[op.read("kind")].format(operand(0, PRODUCT), operand(1, PRODUCT)))
         case Amax():
@@ -234,6 +245,11 @@ def factor_of(amax: str, dtype: str) -> str:
 def normalised(value: str, lanes: str, shifts: Sequence[float], factors: Sequence[float]) -> str:
     """f32, normalised by the channels of ``lanes``."""
     return f"{NORMALISED}({value}, {lanes}, {tuple(shifts)!r}, {tuple(factors)!r})"
+
+
+def normalised_by(value: str, lanes: str, numbers: str, channels: int) -> str:
+    """f32, normalised by as many numbers of a call as there are channels of ``lanes``."""
+    return f"{NORMALISED_BY}({value}, {lanes}, {numbers}, {channels})"
 
 
 def _cast(op: Any, operand: Callable[[int, int], str]) -> str:

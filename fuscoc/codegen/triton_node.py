@@ -22,6 +22,7 @@ from fuscoc.codegen.triton_pieces import print_pieces
 from fuscoc.codegen.triton_relation import PointRelation
 from fuscoc.codegen.triton_rows import (
     as_tuple,
+    given_numbers,
     is_strided,
     partial_bytes,
     row_functions,
@@ -211,7 +212,7 @@ class _Printer:
 
     def sort(self, relation: PointRelation) -> list[str]:
         """The same of short rows, which the last of them moves."""
-        sources = self.of_fields("source", self.shuffle.leaving)
+        sources = self.sources()
         places = self.of_fields("rows_at", self.shuffle.fields)
         counted = {"keys": self.keys, "tile": self.tile.plan_points}
         told = {"columns": self.columns, "keys": self.keys, "block": self.tile.plan_keys}
@@ -238,7 +239,7 @@ class _Printer:
         ]
 
     def dispatch(self) -> str:
-        sources = self.of_fields("source", self.shuffle.leaving)
+        sources = self.sources()
         places = self.of_fields("rows_at", self.shuffle.fields)
         functions = {name: name for name in ("load_source", "load_row", "store_row")}
         if self.shuffle.compact:  # rows that have arrived stay where they are
@@ -278,7 +279,7 @@ class _Printer:
 
     def pack(self) -> str:
         """What goes before the network."""
-        sources = self.of_fields("source", self.shuffle.leaving)
+        sources = self.sources()
         places = self.of_fields("slab_at", self.shuffle.fields)
         constants = {
             "source_fields": as_tuple(list(sources)),
@@ -307,7 +308,7 @@ class _Printer:
     def forward(self) -> str:
         """A dispatch of what has landed, and of this rank's own segments."""
         landed = self.of_fields("slab_at", self.shuffle.fields)
-        sources = self.of_fields("source", self.shuffle.leaving)
+        sources = self.sources()
         places = self.of_fields("rows_at", self.shuffle.fields)
         functions = {"load_source": "load_landed", "load_row": "load_row", "store_row": "store_row"}
         if self.shuffle.compact:
@@ -357,6 +358,13 @@ class _Printer:
             self.kernel("collect", "hop_back.collect", {**own, **given["rows"]}, collects),
             self.kernel("finish", "hop_back.finish", every, finishes),
         ]
+
+    def sources(self) -> dict[str, str]:
+        """What is read for a row: its fields in the source, and numbers for those of casts."""
+        numbers = {
+            f"numbers_{i}": f"numbers.{n}" for i, n in enumerate(given_numbers(self.shuffle))
+        }
+        return self.of_fields("source", self.shuffle.leaving) | numbers
 
     @staticmethod
     def of_fields(what: str, rows: Sequence[CudaField]) -> dict[str, str]:

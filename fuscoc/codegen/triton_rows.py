@@ -19,12 +19,14 @@ from fuscoc.codegen.triton_expressions import (
     INT32_MAX,
     MAX_VALUES,
     MERGES,
+    NORMALISED_BY_TEXT,
     NORMALISED_TEXT,
     amax_of,
     cast_to,
     factor_of,
     in_runs,
     normalised,
+    normalised_by,
     reach,
     scale_of,
     scaled_by,
@@ -133,6 +135,8 @@ def row_functions(shuffle: CudaShuffle, sizes: TritonSizes) -> list[str]:
         functions.insert(0, AMAX_TEXT)
     if any(cast.factors for cast in shuffle.casts):
         functions.insert(0, NORMALISED_TEXT)
+    if given_numbers(shuffle):
+        functions.insert(0, NORMALISED_BY_TEXT)
     if shuffle.combine is not None:
         summed = [
             taken(field, cut, sizes.row_parts, True)
@@ -160,18 +164,28 @@ def is_strided(shuffle: CudaShuffle) -> bool:
     return bool(_strides(shuffle))
 
 
+def given_numbers(shuffle: CudaShuffle) -> list[str]:
+    """The fields for which a call has numbers, which are passed behind those of the source."""
+    return [cast.field for cast in shuffle.casts if cast.channels]
+
+
 def _casts(
     shuffle: CudaShuffle, arriving: Sequence[RowField], tiles: dict[str, list[str]]
 ) -> list[str]:
     """Make the tiles of fields that are cast what they arrive as; scales are made, or applied."""
     lines, fields = list[str](), {field.name: field for field in arriving}
+    for place, name in enumerate(given_numbers(shuffle), len(shuffle.leaving)):
+        lines.append(f"numbers_{name} = source[{place}].to(tl.pointer_type(tl.float32))")
     for cast in shuffle.casts:
         field, scales = fields[cast.field], list[str]()
         for number, (tile, piece) in enumerate(zip(tiles[cast.field], field.tiles, strict=True)):
             wide = f"{tile}.to(tl.float32)"
-            if cast.factors:
+            if cast.factors or cast.channels:
                 lanes, _ = field.pieces()[number]
-                lines.append(f"{tile} = {normalised(wide, lanes, cast.shifts, cast.factors)}")
+                made = normalised(wide, lanes, cast.shifts, cast.factors)
+                if cast.channels:
+                    made = normalised_by(wide, lanes, f"numbers_{cast.field}", cast.channels)
+                lines.append(f"{tile} = {made}")
                 lines.append(f"{tile} = {cast_to(tile, field.elem)}")
                 continue
             if cast.scales is None:

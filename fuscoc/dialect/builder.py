@@ -5,7 +5,6 @@ Every operation carries the file, line and column range of the text it comes fro
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from fuscoc.capabilities import NODE_KERNELS, find_fault
@@ -315,7 +314,11 @@ def _fields(fields: tuple[Field, ...]) -> list[dict[str, Any]]:
 
 def _cast(cast: Cast) -> dict[str, Any]:
     given = {"field": cast.field, "scales": cast.scales, "block": cast.block}
-    return given if cast.normalise is None else given | asdict(cast.normalise)
+    if cast.normalise is None:
+        return given
+    if cast.given:
+        return given | {"channels": cast.normalise.channels}
+    return given | cast.normalise.constants
 
 
 def _known(extent: Scalar) -> int | None:

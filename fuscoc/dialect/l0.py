@@ -37,7 +37,8 @@ PRINTERS = ("cuda", "triton")
 FIELDS = Array(Record({"name": Text(), "type": TensorType()}))
 # Fields that change their element type between source and target. ``scales`` is a field of one of
 # them alone, with an f32 factor for every ``block`` elements: made if the target has it. Other
-# fields may arrive as ``(x - shift) * factor``, by ``fsc.normalise``.
+# fields may arrive as ``(x - shift) * factor``, by ``fsc.normalise``, or by ``fsc.normalise_by``
+# with those of a call, for so many ``channels``.
 CASTS = Array(
     Record(
         {
@@ -46,6 +47,7 @@ CASTS = Array(
             "block": Integer(1, optional=True),
             "shifts": Array(Real(), optional=True),
             "factors": Array(Real(), optional=True),
+            "channels": Integer(1, optional=True),
         }
     ),
     optional=True,
@@ -73,7 +75,8 @@ class DefExtent(Op, name="def_extent"):
 
 
 class DefInput(Op, name="def_input"):
-    """A tensor that the user passes with every call. One for ``into`` is read by nothing else.
+    """A tensor that the user passes with every call. One for ``into`` is read by nothing else, and
+    from one for a ``cast`` its numbers are computed.
 
     ``"fsc.def_input"() {role = "route", sym_name = "spec.topk_idx", type = tensor<?x8xi64>} : () ->
     ()``
@@ -82,7 +85,7 @@ class DefInput(Op, name="def_input"):
     attrs = attributes(
         sym_name=Name(),
         type=TensorType(),
-        role=Text("route", "weight", "extent", "placement", "into"),
+        role=Text("route", "weight", "extent", "placement", "into", "cast"),
     )
 
 
@@ -247,7 +250,7 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
 def relation_inputs(module: Any) -> list[Any]:
     """The inputs that the relation of a module's shuffle may read, as they are defined."""
     inputs = ops_of(module, DefInput)
-    return [each for each in inputs if each.read("role") not in ("weight", "into")]
+    return [each for each in inputs if each.read("role") not in ("weight", "into", "cast")]
 
 
 def relation_extents(module: Any) -> list[str]:
@@ -339,8 +342,11 @@ def _check_cast(op, cast, names, arriving):
     fields = op.follow("segment").read("fields")
     sizes = {each["name"]: prod(each["type"][1]) for each in fields}
     check_channels(cast["shifts"], cast["factors"])
-    if cast["factors"] and (scales is not None or sizes[field] % len(cast["factors"])):
+    channels = cast["channels"] or len(cast["factors"])
+    if channels and (scales is not None or sizes[field] % channels):
         raise VerifyError(f"normalises '{field}', which has scales or other channels")
+    if cast["channels"] and cast["factors"]:
+        raise VerifyError(f"normalises '{field}' by numbers of its own and of a call")
     if scales in arriving and sizes[field] != sizes[scales] * cast["block"]:
         raise VerifyError(
             f"makes {sizes[scales]} scales for {sizes[field]} elements in blocks of {cast['block']}"

@@ -111,7 +111,7 @@ class Launch(Step, name="launch"):
             if (
                 not field
                 or "." in field
-                or buffer not in (op.read("src"), op.read("dst"), "weights")
+                or buffer not in (op.read("src"), op.read("dst"), "weights", "numbers")
             ):
                 raise VerifyError(f"binds '{bound['buffer']}', to which it brings no rows")
         columns = {*held.read("columns"), *held.read("terms")}

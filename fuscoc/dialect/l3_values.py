@@ -340,13 +340,19 @@ class Normalise(Op, name="normalise", traits=[ext.Pure]):
     """``(x - shift) * factor`` of every element, both operations rounded to nearest even.
 
     There is one of each for all elements, or one for every channel: those lie side by side in a
-    row. ``lanes`` are the places of the elements there, unless they are all of it.
+    row. ``lanes`` are the places of the elements there, unless they are all of it. With
+    ``channels`` the numbers are a call's, for so many: outside of kernels, which have
+    ``fsc.normalise_by``.
 
     ``%y = "fsc.normalise"(%x, %at) {factors = [0.5 : f32], shifts = [3.0 : f32]} :
     (vector<8xf32>, vector<8xi64>) -> vector<8xf32>``
     """
 
-    attrs = attributes(shifts=Array(Real()), factors=Array(Real()))
+    attrs = attributes(
+        shifts=Array(Real(), optional=True),
+        factors=Array(Real(), optional=True),
+        channels=Integer(1, optional=True),
+    )
     value: ext.Operand[Any]
     lanes: ext.Sequence[ext.Operand[Any]]
     result: ext.Result[Any]
@@ -354,10 +360,38 @@ class Normalise(Op, name="normalise", traits=[ext.Pure]):
     @classmethod
     def check(cls, op):
         check_channels(op.read("shifts"), op.read("factors"))
+        if bool(op.read("factors")) == bool(op.read("channels")):
+            raise VerifyError("needs numbers of its own or of a call, and not both")
         dtype, size = vector_of(op.value)
         lanes = [vector_of(each) for each in op.lanes]
         if dtype != "f32" or op.result.type != op.value.type or lanes not in ([], [("i64", size)]):
             raise VerifyError("needs f32, gives as many, and knows as many lanes if any")
+
+
+class NormaliseBy(Op, name="normalise_by", traits=[ext.Pure]):
+    """``fsc.normalise`` by ``numbers``, an array of f32: a shift for every one of ``channels``, and
+    behind these a factor for each.
+
+    ``%y = "fsc.normalise_by"(%x, %at, %numbers) {channels = 3 : i64} : (vector<8xf32>,
+    vector<8xi64>, i64) -> vector<8xf32>``
+    """
+
+    attrs = attributes(channels=Integer(1))
+    value: ext.Operand[Any]
+    lanes: ext.Operand[Any]
+    numbers: ext.Operand[I64]
+    result: ext.Result[Any]
+
+    @classmethod
+    def check(cls, op):
+        require(op.numbers, "f32", "its numbers")
+        dtype, size = vector_of(op.value)
+        if (
+            dtype != "f32"
+            or op.result.type != op.value.type
+            or vector_of(op.lanes) != ("i64", size)
+        ):
+            raise VerifyError("needs f32 and as many lanes, and gives as many")
 
 
 class Merge(Op, name="merge", traits=[ext.Pure]):

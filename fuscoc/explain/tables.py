@@ -21,7 +21,14 @@ from fuscoc.tables import titled_table
 from fuscoc_runtime.engine.bounds import extents_of
 from fuscoc_runtime.engine.node.state import ALIGNMENT
 from fuscoc_runtime.face.choice import choose_triton
-from fuscoc_runtime.manifest.declared import Bound, CastSpec, FieldSpec
+from fuscoc_runtime.manifest.declared import (
+    Bound,
+    CastSpec,
+    ComputedNumbers,
+    FieldSpec,
+    GivenNumbers,
+    Numbers,
+)
 from fuscoc_runtime.manifest.program import LaunchStep, PathSpec
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
@@ -111,12 +118,19 @@ def _summary(shuffle: ShuffleSpec, values: Mapping[str, int]) -> list[str]:
 
 def _cast(cast: CastSpec) -> str:
     if cast.normalise is not None:
-        shifts, factors = (
-            ", ".join(f"{each:.6g}" for each in numbers)
-            for numbers in (cast.normalise.shifts, cast.normalise.factors)
-        )
-        return f"({cast.field} - [{shifts}]) × [{factors}], in f32"
+        shifts, factors = map(_numbers, (cast.normalise.shifts, cast.normalise.factors))
+        whose = ", by the rank that sends" if cast.normalise.is_given else ""
+        return f"({cast.field} - {shifts}) × {factors}, in f32{whose}"
     return cast.field + (f" by {cast.scales}" if cast.scales else "")
+
+
+def _numbers(numbers: Numbers) -> str:
+    match numbers:
+        case GivenNumbers(input=name):
+            return name
+        case ComputedNumbers(op=op, lhs=lhs, rhs=rhs):
+            return f"({_numbers(lhs)} {op} {_numbers(rhs)})"
+    return f"[{', '.join(f'{each:.6g}' for each in numbers)}]"
 
 
 def _bound(bound: Bound, shuffle: ShuffleSpec) -> str:
@@ -162,7 +176,7 @@ def planning(shuffle: ShuffleSpec) -> str:
             "once, by the first dispatch, or by `fuscoc compile --topology`: nothing that it "
             "depends on changes."
         )
-    data = [each.name for each in shuffle.declared.inputs if each.role != "weight"]
+    data = list(shuffle.program.inputs)
     depends = [*data, *(each for each in shuffle.declared.extents if each not in data)]
     back = "; combine uses its plan" if shuffle.declared.combine is not None else ""
     back = "; the reply is planned with it" if shuffle.reply is not None else back

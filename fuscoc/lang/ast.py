@@ -129,10 +129,10 @@ class Type(Node):
 
 @dataclass(frozen=True)
 class Binding(Node):
-    """One ``name = value`` of a ``const``."""
+    """One ``name = value`` of a ``const``, or ``name = input tensor : type``."""
 
     ident: Ident
-    value: Expr
+    value: Expr | InputRelation
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def _item(item: ast.CastItem, fields: Collection[str], scope: Scope) -> Item | N
     if computed is None:
         return None
     problem = ""
-    if not known:
+    if not isinstance(computed, Line):
         problem = "there is no field in what this cast computes"
     elif len({name.name for name in known}) > 1:
         problem = f"this computes with `{known[0].name}` and `{known[-1].name}`, two fields"
@@ -129,6 +129,7 @@ def _item(item: ast.CastItem, fields: Collection[str], scope: Scope) -> Item | N
         message = "not yet supported: scales of what a cast computes"
         scope.sink.report("FSC061", item.span, message)
         return None
+    assert isinstance(computed, Line)
     return Item(_ident(known[0]), None, computed, item.span)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import prod
 from typing import Literal, TypeAlias
 
@@ -91,12 +92,13 @@ class Bound:
 
 @dataclass(frozen=True)
 class Input:
-    """A data tensor that the user passes with every call (routing, weights, image sizes)."""
+    """A data tensor that the user passes with every call (routing, weights, image sizes, numbers
+    that a cast computes with)."""
 
     name: str
     dtype: str
     shape: tuple[Scalar, ...]
-    role: Literal["route", "weight", "extent", "placement"]
+    role: Literal["route", "weight", "extent", "placement", "cast"]
     span: Span
 
 
@@ -171,15 +173,72 @@ class Source:
 
 
 @dataclass(frozen=True)
+class GivenNumbers:
+    """``count`` numbers of the input of that name: one for all channels, or one for each."""
+
+    input: str
+    count: int
+
+
+@dataclass(frozen=True)
+class ComputedNumbers:
+    """An operation channel by channel, in f64; a single number is that of all channels."""
+
+    op: Literal["+", "-", "*", "/"]
+    lhs: Numbers
+    rhs: Numbers
+
+    @property
+    def count(self) -> int:
+        """How many numbers these are."""
+        return max(count_of(self.lhs), count_of(self.rhs))
+
+
+Numbers: TypeAlias = tuple[float, ...] | GivenNumbers | ComputedNumbers
+ExactNumbers: TypeAlias = tuple[Fraction, ...] | GivenNumbers | ComputedNumbers
+
+
+def count_of(numbers: Numbers | ExactNumbers) -> int:
+    """How many numbers these are: one for all channels, or one for each."""
+    return len(numbers) if isinstance(numbers, tuple) else numbers.count
+
+
+@dataclass(frozen=True)
 class Normalise:
     """``(x - shift) * factor`` of every element ``x`` of a field, in f32, both operations rounded.
 
-    ``shifts`` and ``factors`` are numbers of f32: one of each for all, or one for each channel,
-    which is what the last dimension of the field counts.
+    There is one of each for all, or one for each of the ``channels``, which is what the last
+    dimension of the field counts. Constants are numbers of f32. Where a call gives any, all are
+    computed in f64, by the rank that sends, and rounded to f32.
     """
 
-    shifts: tuple[float, ...]
-    factors: tuple[float, ...]
+    shifts: Numbers
+    factors: Numbers
+
+    @property
+    def channels(self) -> int:
+        """How many shifts and factors there are."""
+        return max(count_of(self.shifts), count_of(self.factors))
+
+    @property
+    def given(self) -> tuple[GivenNumbers, ...]:
+        """What is read from inputs, each once."""
+        found: list[GivenNumbers] = []
+        parts: list[Numbers] = [self.factors, self.shifts]
+        while parts:
+            match parts.pop():
+                case GivenNumbers() as each:
+                    found.append(each)
+                case ComputedNumbers(_, lhs, rhs):
+                    parts += [rhs, lhs]
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def constants(self) -> dict[str, tuple[float, ...]]:
+        """The numbers by name, of f32, where all are constants."""
+        assert isinstance(self.shifts, tuple)
+        assert isinstance(self.factors, tuple)
+        return {"shifts": self.shifts, "factors": self.factors}
 
 
 @dataclass(frozen=True)
@@ -196,6 +255,11 @@ class Cast:
     block: int | None
     span: Span
     normalise: Normalise | None = None
+
+    @property
+    def given(self) -> tuple[GivenNumbers, ...]:
+        """The numbers that it reads from inputs, each once."""
+        return () if self.normalise is None else self.normalise.given
 
 
 @dataclass(frozen=True)
@@ -362,7 +426,7 @@ class CheckedShuffle:
     @property
     def is_static(self) -> bool:
         """Whether rank and number of ranks alone decide the plan, so that it never changes."""
-        return not self.extents and all(each.role == "weight" for each in self.inputs)
+        return not self.extents and all(each.role in ("weight", "cast") for each in self.inputs)
 
     def option_span(self, name: str) -> Span:
         """Where the dispatch gives an option, or all of it where that is left to the default."""

@@ -7,10 +7,19 @@ from math import prod
 
 from fuscoc.diagnostics import Fix, Label, spelling
 from fuscoc.lang import ast, dtypes
-from fuscoc.lang.checked import Const, Field, IndexRef, Load, Placement, Scalar
+from fuscoc.lang.checked import (
+    Const,
+    ExactNumbers,
+    Field,
+    GivenNumbers,
+    IndexRef,
+    Load,
+    Placement,
+    Scalar,
+)
 from fuscoc.lang.context import CONSTANT_VALUE, INDEX_EXTENT, POINT
 from fuscoc.lang.fold import fold, fold_constant, fold_extent, fold_field_dim, in_range
-from fuscoc.lang.normalising import is_real, line
+from fuscoc.lang.normalising import Line, is_real, line
 from fuscoc.lang.scalars import extents, indices, loads
 from fuscoc.lang.scope import INDEX, RouteInfo, RouteInput, Scope, WeightInfo, plural
 
@@ -21,8 +30,11 @@ def check_const(const: ast.Const, overrides: Mapping[str, int], scope: Scope) ->
     """``const a = 1, b = a * ranks``: each may use those before it, and the rank and its number."""
     for binding in const.bindings:
         name = binding.ident.name
+        if isinstance(binding.value, ast.InputRelation):
+            _check_numbers(binding.ident, binding.value, overrides, scope)
+            continue
         if is_real(binding.value, scope):
-            _check_real(binding, overrides, scope)
+            _check_real(binding.ident, binding.value, overrides, scope)
             continue
         value = fold(binding.value, CONSTANT_VALUE, scope)
         if name in overrides:
@@ -30,18 +42,47 @@ def check_const(const: ast.Const, overrides: Mapping[str, int], scope: Scope) ->
         scope.constants.setdefault(name, value)
 
 
-def _check_real(binding: ast.Binding, overrides: Mapping[str, int], scope: Scope) -> None:
+def _check_real(
+    ident: ast.Ident, value: ast.Expr, overrides: Mapping[str, int], scope: Scope
+) -> None:
     """``mean = [0.485, 0.456, 0.406]``: numbers that need not be whole, by channel or for all."""
-    name = binding.ident.name
-    if name in overrides:
+    found = line(value, (), scope)
+    assert not isinstance(found, Line)
+    _name_numbers(ident, found, overrides, scope)
+
+
+def _check_numbers(
+    ident: ast.Ident, given: ast.InputRelation, overrides: Mapping[str, int], scope: Scope
+) -> None:
+    """``mean = input mean : f32[3]``: numbers that calls bring, by channel or for all."""
+    scope.declare_input(given.input, ident)
+    dtype = check_dtype(given.type.name, scope)
+    shape = [fold_constant(dim, scope, positive="a dimension") for dim in given.type.shape]
+    found = None
+    if dtype is not None and (dtype != "f32" or len(shape) > 1):
         scope.sink.report(
-            "FSC014",
-            binding.ident.span,
-            f"`{name}` is no whole number, and only those are overridden",
+            "FSC043",
+            given.type.span,
+            "numbers of a cast are f32, one for all channels or a list of one for each",
+            help="write `f32`, or `f32[…]` with the last dimension of the field",
         )
-    found = line(binding.value, (), scope)
+    elif dtype is not None and None not in shape:
+        count = next((dim for dim in shape if dim is not None), 1)
+        found = GivenNumbers(given.input.name, count)
+        scope.given.setdefault(given.input.name, given)
+    _name_numbers(ident, found, overrides, scope)
+
+
+def _name_numbers(
+    ident: ast.Ident, found: ExactNumbers | None, overrides: Mapping[str, int], scope: Scope
+) -> None:
+    """Enter what a name stands for in casts; without ``found`` that was reported."""
+    name = ident.name
+    if name in overrides:
+        problem = f"`{name}` is no whole number, and only those are overridden"
+        scope.sink.report("FSC014", ident.span, problem)
     if found is not None and name not in scope.constants:
-        scope.lists[name] = found.offset
+        scope.lists[name] = found
     scope.constants.setdefault(name, None)
 
 

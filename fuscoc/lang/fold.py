@@ -20,6 +20,7 @@ from fuscoc.lang.checked import (
     Load,
     Operator,
     Scalar,
+    count_of,
 )
 from fuscoc.lang.context import FIELD_DIM, NUMBER, Context, report_misplaced
 from fuscoc.lang.scalars import OPERATORS, depth, parts
@@ -123,7 +124,7 @@ def _fold_name(name: ast.Name, context: Context, scope: Scope) -> Scalar | None:
     kind = scope.find(name, {CONSTANT} | context.kinds - {SIZE, ROUTE}, "a number")
     if kind == CONSTANT:
         if name.name in scope.lists:
-            is_list = len(scope.lists[name.name]) > 1
+            is_list = count_of(scope.lists[name.name]) > 1
             _not_whole(name.span, "a list of numbers" if is_list else "no whole number", scope)
             return None
         if name.name not in scope.constants:

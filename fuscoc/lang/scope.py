@@ -9,12 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import TypeVar
 
 from fuscoc.diagnostics import DiagnosticSink, Fix, Label, spelling
 from fuscoc.lang import ast
-from fuscoc.lang.checked import Bound, Field, Placement, Scalar, Subscript, run_lengths
+from fuscoc.lang.checked import (
+    Bound,
+    ExactNumbers,
+    Field,
+    Placement,
+    Scalar,
+    Subscript,
+    run_lengths,
+)
 from fuscoc.lang.slips import is_plural, is_slip
 from fuscoc.source import Span
 
@@ -121,7 +128,10 @@ class Scope:
     inputs: dict[str, Span] = field(default_factory=dict)
 
     constants: dict[str, Scalar | None] = field(default_factory=dict)  # None: reported
-    lists: dict[str, tuple[Fraction, ...]] = field(default_factory=dict)  # constants of several
+    lists: dict[str, ExactNumbers] = field(
+        default_factory=dict
+    )  # constants of several, or a call's
+    given: dict[str, ast.InputRelation] = field(default_factory=dict)  # inputs of numbers for casts
     extents: dict[str, Scalar] = field(default_factory=dict)  # of indices
     extent_spans: dict[str, Span] = field(default_factory=dict)
     sizes: dict[str, SizeInfo] = field(default_factory=dict)

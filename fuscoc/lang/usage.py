@@ -52,6 +52,10 @@ def used_inputs(path: Path, combine: Combine | None, scope: Scope) -> tuple[Inpu
     if isinstance(target, PackedTarget) and target.placement.table is not None:
         table, span = target.placement.table, target.placement.span
         found.append(Input(table, "i64", (Const(target.num_keys),), "placement", span))
+    for each in dict.fromkeys(part for cast in path.casts for part in cast.given):
+        relation = scope.given[each.input]
+        dims = (Const(each.count),) if relation.type.shape else ()
+        found.append(Input(each.input, "f32", dims, "cast", relation.input.span))
     if combine is not None and combine.weight is not None:
         weight = scope.weights[combine.weight.name]
         weight_shape = tuple(scope.extents[param] for param in weight.params)

@@ -8,7 +8,7 @@ from fuscoc.diagnostics import DiagnosticSink
 from fuscoc.explain.formula import Formula, of_checked, product, text
 from fuscoc.lang import ast
 from fuscoc.lang.check import declared
-from fuscoc.lang.checked import Field
+from fuscoc.lang.checked import ExactNumbers, Field, GivenNumbers
 from fuscoc.lang.declarations import segment_bytes
 from fuscoc.lang.scope import BUILTINS, EXTENT, LayoutInfo, Scope
 from fuscoc.lsp.names import Occurrence
@@ -43,7 +43,7 @@ def _facts(found: Occurrence, scope: Scope) -> Iterable[str]:
     elif (value := scope.constants.get(name)) is not None:
         yield f"`{name}` = {text(of_checked(value))}"
     elif name in scope.lists:
-        yield f"`{name}` = {', '.join(str(float(each)) for each in scope.lists[name])}"
+        yield _numbers(name, scope.lists[name])
     elif name in scope.extents:
         yield f"`{name}` runs from 0 up to {text(of_checked(scope.extents[name]))}"
     elif name in scope.segments:
@@ -77,6 +77,15 @@ def _facts(found: Occurrence, scope: Scope) -> Iterable[str]:
         yield "an input tensor, given with every call"
     elif (symbol := scope.symbols.get(name)) and (symbol.kind, symbol.span) == extent:
         yield "a run-time extent, given with every call"
+
+
+def _numbers(name: str, numbers: ExactNumbers) -> str:
+    if isinstance(numbers, tuple):
+        return f"`{name}` = {', '.join(str(float(each)) for each in numbers)}"
+    many = f"{numbers.count} numbers" if numbers.count > 1 else "a number"
+    if isinstance(numbers, GivenNumbers):
+        return f"input `{numbers.input}`: {many} of f32 for casts, given with every call"
+    return f"{many} for casts, computed with every call"
 
 
 def _reply(found: Occurrence) -> ast.Reply | None:

@@ -108,9 +108,9 @@ def _cast(cast: Any, value: Any, fields: Any, values: dict[str, Any]) -> Any:
     """A field as it arrives; the scales that are made with it are put among ``values``."""
     dtype, shape = fields[cast["field"]]
     wanted = vector_type(dtype, prod(shape))
-    if cast["factors"]:
+    if cast["factors"] or cast["channels"]:
         wide = vector_type("f32", prod(shape))
-        numbers = {name: cast[name] for name in Normalise.attrs}
+        numbers = {name: cast[name] or None for name in Normalise.attrs}
         value = Normalise.build(cast_to(value, wide), [], wide, **numbers).result
         return cast_to(value, wanted)
     if cast["scales"] is None:

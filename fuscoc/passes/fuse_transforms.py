@@ -3,7 +3,8 @@
 What crosses the network is the shorter of the two kinds of rows. Where that is the target's, the
 copies that gather from the source cast, and all others move bits. Where it is the source's, it
 travels as it is until it is scattered into the target. NVLink carries final rows either way,
-because they go straight into their slots.
+because they go straight into their slots. What computes with numbers of a call does so where the
+source is: they are those of the rank that sends, and nobody else knows them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ def run(module: Any) -> None:
 
 
 def carries_source(shuffle: Any) -> bool:
-    """Whether rows cross the network as the source holds them: where those are shorter."""
+    """Whether rows cross the network as the source holds them: where those are shorter, and no
+    numbers of the sender's are needed to cast them."""
+    if any(cast["channels"] for cast in shuffle.read("casts")):
+        return False
     source = sum(num_bytes(run["dtype"]) * run["seg_elems"] for run in shuffle.read("runs"))
     fields = (field["type"] for field in shuffle.follow("segment").read("fields"))
     return bool(source < sum(num_bytes(dtype) * prod(shape) for dtype, shape in fields))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fuscoc.codegen.points import build_extents, build_places, build_relation
+from fuscoc.codegen.row_casts import numbers_of
 from fuscoc.codegen.rows import RowKernel, build_row_kernel
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.into import Into
@@ -84,6 +85,11 @@ def _specialise(module: Any, shuffle: Any, step: Any) -> Any:
         for side, buffer, dtypes in (("src", src, loaded), ("dst", written, stored))
         if field in dtypes
     ]
+    if wanted.moves == "cast":
+        bind += [
+            {"arg": numbers_of(name), "buffer": f"numbers.{name}", "dtype": "f32"}
+            for name in (cast["field"] for cast in shuffle.read("casts") if cast["channels"])
+        ]
     if weight is not None:
         name = weight.read("sym_name")
         bind.append(

@@ -206,7 +206,7 @@ def _rank_data(
             own = shared[rank]
         tensor = own if own is not None else shared
         if tensor is None:
-            if spec.role == "weight":
+            if spec.role in ("weight", "cast"):
                 continue
             raise RoutingError(f"{path} holds no `{rank}.{spec.name}` and no `{spec.name}`")
         if tensor.dim() != len(spec.shape):
@@ -214,7 +214,7 @@ def _rank_data(
                 f"{path}: `{spec.name}` of rank {rank} has {tensor.dim()} dimensions, the spec "
                 f"says {len(spec.shape)}"
             )
-        if spec.role != "weight" and tensor.is_floating_point():
+        if spec.role not in ("weight", "cast") and tensor.is_floating_point():
             dtype = str(tensor.dtype).removeprefix("torch.")
             raise RoutingError(f"{path}: `{spec.name}` holds {dtype}, the spec says {spec.dtype}")
         inputs[spec.name] = tensor

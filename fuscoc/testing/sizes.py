@@ -117,6 +117,9 @@ def _input(
         case "weight":
             numbers = (torch.arange(count) * 37 + rank * 11) % 97 + 1
             return (numbers / 64).to(dtype).view(shape)
+        case "cast":  # of each rank its own, and never 0, by which it may divide
+            numbers = (torch.arange(count) * 29 + rank * 13) % 89 + 1
+            return (numbers / 64).to(dtype).view(shape)
         case "placement":
             return torch.from_numpy(tables[spec.name]).to(dtype)
         case "extent":

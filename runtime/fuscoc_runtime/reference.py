@@ -13,18 +13,32 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.manifest.declared import CastSpec, DomainIndex, FieldSpec, PackedTarget
+from fuscoc_runtime.manifest.declared import (
+    CastSpec,
+    ComputedNumbers,
+    DomainIndex,
+    FieldSpec,
+    GivenNumbers,
+    Numbers,
+    PackedTarget,
+)
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.padding import blocks
 from fuscoc_runtime.scalar import Scope, builtin_extents, evaluate, is_dropped
 
 LEAST_AMAX = 2.0**-100
 """A block whose values are all smaller gets the scales of this magnitude, so that none is 0."""
+
+Doubles: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
+BY_CHANNEL = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide}
+"""What casts compute of their numbers."""
 
 MERGES = {"max": torch.maximum}
 """How reductions make two rows one."""
@@ -148,7 +162,7 @@ def dispatch(
         segment = origin.cells
         leaving = {name: cells[segment] for name, cells in sources[origin.rank].items()}
         for name, values in cast_fields(
-            shuffle.declared.casts, leaving, shuffle.declared.fields
+            shuffle.declared.casts, leaving, shuffle.declared.fields, ranks[origin.rank].inputs
         ).items():
             row = rows.fields[name][delivery.slot]
             row.copy_(values.view(row.shape))
@@ -245,11 +259,15 @@ def combine(
 
 
 def cast_fields(
-    casts: Sequence[CastSpec], fields: Mapping[str, Tensor], wanted: Sequence[FieldSpec]
+    casts: Sequence[CastSpec],
+    fields: Mapping[str, Tensor],
+    wanted: Sequence[FieldSpec],
+    inputs: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """Any number of segments as another kind of segment, either way through ``casts``.
 
-    ``fields`` are tensors whose elements go by segment, in order; so are the results.
+    ``fields`` are tensors whose elements go by segment, in order; so are the results. ``inputs``
+    are those of the rank that sends them.
     """
     result = dict(fields)
     dtypes = {field.name: TORCH_DTYPES[field.dtype] for field in wanted}
@@ -258,10 +276,11 @@ def cast_fields(
         block = spec.block or 1
         if spec.normalise is not None:
             shifts, factors = (
-                torch.tensor(each, dtype=torch.float32, device=values.device)
+                torch.from_numpy(_numbers(each, inputs or {})).float().to(values.device)
                 for each in (spec.normalise.shifts, spec.normalise.factors)
             )
-            values = ((values.view(-1, len(shifts)) - shifts) * factors).flatten()
+            channels = max(len(shifts), len(factors))
+            values = ((values.view(-1, channels) - shifts) * factors).flatten()
         if spec.scales is not None and spec.scales in fields:
             scales = fields[spec.scales].flatten()
             values = (values.view(-1, block) * scales.unsqueeze(1)).flatten()
@@ -275,6 +294,17 @@ def cast_fields(
             values = (blocks * (largest / amax).unsqueeze(1)).flatten()
         result[spec.field] = _to_dtype(values, dtype)
     return {field.name: result[field.name] for field in wanted}
+
+
+def _numbers(numbers: Numbers, inputs: Mapping[str, Tensor]) -> Doubles:
+    """The numbers of a cast, one for all channels or one for each."""
+    match numbers:
+        case GivenNumbers(input=name):
+            return np.array(inputs[name].flatten().tolist())
+        case ComputedNumbers(op=op, lhs=lhs, rhs=rhs):
+            with np.errstate(all="ignore"):
+                return BY_CHANNEL[op](_numbers(lhs, inputs), _numbers(rhs, inputs))
+    return np.array(numbers)
 
 
 def _to_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:

@@ -96,7 +96,7 @@ def test_expressions(
 
 
 def by_reference(found: Normalise, x: Tensor, dtype: str) -> Tensor:
-    spec = CastSpec("x", None, None, NormaliseSpec(found.shifts, found.factors))
+    spec = CastSpec("x", None, None, NormaliseSpec(found.shifts, found.factors, found.channels))
     wanted = FieldSpec("x", dtype, (x.shape[-1],))
     return cast_fields([spec], {"x": x}, [wanted])["x"].view(x.shape)
 

@@ -126,6 +126,20 @@ BAD = {
         load() + '\n %y = "fsc.factor_of"(%x) {dtype = f8E5M2} : (vector<8xf32>) -> vector<4xf32>',
         "needs f32 and gives as many",
     ),
+    "normalise by nothing": (
+        load() + '\n %y = "fsc.normalise"(%x) : (vector<8xf32>) -> vector<8xf32>',
+        "needs numbers of its own or of a call, and not both",
+    ),
+    "normalise by both": (
+        load() + '\n %y = "fsc.normalise"(%x) {channels = 1 : i64, factors = [2.0 : f32], '
+        "shifts = [0.0 : f32]} : (vector<8xf32>) -> vector<8xf32>",
+        "needs numbers of its own or of a call, and not both",
+    ),
+    "normalise by numbers of another type": (
+        load() + '\n %y = "fsc.normalise_by"(%x, %at, %w) {channels = 2 : i64} : '
+        "(vector<8xf32>, vector<8xi64>, i64) -> vector<8xf32>",
+        "needs an array of f32 for its numbers",
+    ),
     "wait for a word elsewhere": (
         '%x = "fsc.wait"(%m, %n, %n, %m, %m, %n) {slot = 0 : i64} : '
         "(i64, i64, i64, i64, i64, i64) -> i64",

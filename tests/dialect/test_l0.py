@@ -167,7 +167,7 @@ INVALID = [
     (op("def_extent", 'sym_name = "spec.rows"'), "'fsc.def_extent' op redefines @spec.rows"),
     (
         op("def_input", 'role = "guess", sym_name = "spec.n", type = tensor<2xi64>'),
-        "attribute 'role' must be one of route, weight, extent, placement, into, not 'guess'",
+        "attribute 'role' must be one of route, weight, extent, placement, into, cast, not 'guess'",
     ),
     (
         op("def_input", 'role = "route", sym_name = "spec.n", type = i64'),
@@ -375,6 +375,17 @@ INVALID = [
     (
         shuffle(attributes=f'{DOUBLE}, casts = [{{block = 2 : i64, field = "x", scales = "t"}}]'),
         "'fsc.shuffle' op scales by 't', which must be a field of one end",
+    ),
+    (
+        shuffle(attributes=f'{DOUBLE}, casts = [{{channels = 3 : i64, field = "x"}}]'),
+        "'fsc.shuffle' op normalises 'x', which has scales or other channels",
+    ),
+    (
+        shuffle(
+            attributes=f"{DOUBLE}, casts = [{{channels = 2 : i64, factors = [2.0 : f32], "
+            'field = "x", shifts = [0.0 : f32]}]'
+        ),
+        "'fsc.shuffle' op normalises 'x' by numbers of its own and of a call",
     ),
     (
         shuffle(attributes=SCALED.replace("block = 2 : i64, ", "")),

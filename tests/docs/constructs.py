@@ -170,6 +170,7 @@ ROWS: dict[str, dict[str, str]] = {
         "from 8 bits with scales": cast_spec(CASTS["applied"]),
         "of rows of 160 KiB": objected("casts_long_rows"),
         "that compute": objected("computes_slowly"),
+        "that compute with numbers of a call": objected("computes_with_inputs"),
         "that compute, `backend cuda`": cast_spec(CASTS["bytes"]).replace(
             "backend auto", "backend cuda"
         ),

@@ -278,6 +278,16 @@ def test_numbers_of_a_cast_are_shown() -> None:
     assert "`mean` = 0.485, 0.456, 0.406" in hover(source, found)
 
 
+def test_numbers_of_a_call_are_shown() -> None:
+    text = (ROOT / "examples" / "vit_patches_normalised.fsc").read_text(encoding="utf-8")
+    text = text.replace("mean = [0.485, 0.456, 0.406]", "mean = input means : f32[c]")
+    source = SourceFile("given.fsc", text)
+    found = occurrence_at(source, text.rindex("mean"))
+    assert found is not None
+    said = "input `means`: 3 numbers of f32 for casts, given with every call"
+    assert said in hover(source, found)
+
+
 def test_fields_and_results_belong_to_their_owners() -> None:
     text = """shuffle a {
   index n : images

@@ -25,7 +25,7 @@ KERNELS = "kernels/rows.py"
 FIELD = {"name": "x", "dtype": "bf16", "shape": [16]}
 
 MANIFEST: dict[str, Any] = {
-    "schema": 12,
+    "schema": 13,
     "compiler": "0.1.0",
     "spec": {"file": "rows.fsc", "sha256": "00"},
     "shuffles": [
@@ -73,6 +73,7 @@ MANIFEST: dict[str, Any] = {
             },
             "program": {
                 "inputs": ["idx"],
+                "numbers": [],
                 "extents": ["tokens"],
                 "fanout": 6,
                 "every_rank": False,
@@ -234,7 +235,7 @@ def test_altered_file(artifact: Path) -> None:
         load_artifact(artifact)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"schema": 12', "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "{", '{"schema": 13', "[" * 100_000])
 def test_manifest_cut_short(artifact: Path, text: str) -> None:
     (artifact / "manifest.json").write_text(text)
     with pytest.raises(ArtifactError, match=r"manifest\.json: is not JSON"):
@@ -244,7 +245,7 @@ def test_manifest_cut_short(artifact: Path, text: str) -> None:
 @pytest.mark.parametrize("schema", [0, 1, 2, 3, "1", None])
 def test_other_schema(tmp_path: Path, schema: Any) -> None:
     root = write_artifact(tmp_path / "other", {**MANIFEST, "schema": schema})
-    with pytest.raises(ArtifactError, match=rf"has schema {schema}; this runtime reads schema 12"):
+    with pytest.raises(ArtifactError, match=rf"has schema {schema}; this runtime reads schema 13"):
         load_artifact(root)
 
 

@@ -79,6 +79,16 @@ EXAMPLES = {
         {"max_sources": 60, "capacity": 400},
         [(3, 0, 1, 2), (0, 0, 0, 0), (1, 2, 3, 0)],
     ),
+    "vit_patches_normalised by a call": Small(
+        example(
+            "vit_patches_normalised",
+            ("p = 14, c = 3", "p = 2, c = 3"),
+            ("mean = [0.485, 0.456, 0.406]", "mean = input mean : f32[c]"),
+            ("std = [0.229, 0.224, 0.225]", "std = input std : f32[c]"),
+        ),
+        {"max_sources": 60, "capacity": 400},
+        [(3, 0, 1, 2), (0, 0, 0, 0), (1, 2, 3, 0)],
+    ),
     "vit_unpack": Small(
         example(
             "vit_unpack",

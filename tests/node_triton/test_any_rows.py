@@ -60,6 +60,12 @@ CASTS = {
         "x : bf16[5, 3], y : f32[40], z : f32[3]",
         "cast((x / 255 - [0.5, 0.25, 0.1]) / [0.2, 0.3, 0.7], y * 3 + 1, z - 0.5)",
     ),
+    "normalised by a call": rows(
+        "x : u8[5, 3], y : f16[40], z : f32[3]",
+        "x : bf16[5, 3], y : f32[40], z : f32[3]",
+        "cast((x / 255 - mean) / std, y * gain + 1, z - 0.5)",
+        weight="const mean = input mean : f32[3], std = input std : f32[3], gain = input g : f32",
+    ),
     "e5m2": rows("x : f8e5m2[40]", "x : bf16[40]", "cast(x)"),
     "scales made": rows(
         "y : i8[5], x : bf16[96]",

@@ -14,10 +14,12 @@ from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from tests.engine import specs
 from tests.engine.pool import Died, Pool
+from tests.node_triton.test_any_rows import CASTS
 from tests.rails import exact_work
 from tests.rails.test_rails import COMPACT, CYCLIC, SMALL, WIDE
 
 NIGHTLY = pytest.mark.nightly
+BY_A_CALL = CASTS["normalised by a call"]
 RANKS = {"2x1": 2, "2x2": 4, "3x1": 3, "4x1": 4, "3x2": 6}
 
 
@@ -44,6 +46,7 @@ def by(name: str, topology: str) -> partial[Any]:
         pytest.param(COMPACT, "2x2", [(1, 0, 2, 1), (0, 0, 0, 40)], id="compact", marks=NIGHTLY),
         pytest.param(WIDE, "3x1", [(2, 0, 4)], id="wide", marks=NIGHTLY),
         pytest.param(specs.FIELDS, "4x1", [(0, 3, 1, 2)], id="fields", marks=NIGHTLY),
+        pytest.param(BY_A_CALL, "2x1", [(3, 2), (1, 12)], id="normalised by a call"),
         pytest.param(CYCLIC, "3x2", [(1, 0, 2, 1, 0, 3)], id="compact max", marks=NIGHTLY),
     ],
 )

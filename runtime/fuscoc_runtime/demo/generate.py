@@ -159,6 +159,8 @@ def _input(
     match spec.role:
         case "weight":
             return torch.rand(shape, generator=random).to(dtype)
+        case "cast":  # of each rank its own, and never 0, by which it may divide
+            return torch.rand(shape, generator=random).to(dtype) + 0.25
         case "placement":
             return torch.randint(topology.num_ranks, shape, generator=shared).to(dtype)
         case "extent":

@@ -47,6 +47,9 @@ _UNKNOWN = _Unknown()
 MAX_FORMS = 64
 """Calls with arguments of so many different forms are remembered."""
 
+NO_GRADIENT = "requires grad, and what a cast computes with has no gradient: detach it"
+"""What is wrong with numbers of a cast."""
+
 Shape = tuple[Scalar | str, ...]
 """Expected sizes; a string stands for a size that only the inputs' values tell."""
 
@@ -173,11 +176,15 @@ class Checker:
         shapes: Mapping[str, torch.Size],
         extents: Mapping[str, int],
     ) -> Arguments:
-        """Source fields (by position or name) and perhaps weights, for an earlier routing."""
+        """Source fields (by position or name), numbers for casts, and perhaps weights, for an
+        earlier routing."""
         fields = self.shuffle.declared.source.fields
         given = self._by_name([field.name for field in fields], positional, named)
         weights = {name: given.pop(name) for name in self._weight_names() if name in given}
-        self._check_names(given, [field.name for field in fields])
+        numbers = [item for item in self.shuffle.declared.inputs if item.role == "cast"]
+        names = [field.name for field in fields] + [item.name for item in numbers]
+        self._check_names(given, names)
+        inputs = {item.name: self._number(item, given[item.name], extents) for item in numbers}
         tensors = {}
         for field in fields:
             tensor = self._sent(field.name, given[field.name], field.dtype)
@@ -188,7 +195,13 @@ class Checker:
                     "dispatch whose handle this is",
                 )
             tensors[field.name] = aligned(tensor)
-        return Arguments(tensors, {}, extents, self._given_weights(weights, extents))
+        return Arguments(tensors, inputs, extents, self._given_weights(weights, extents))
+
+    def _number(self, item: InputSpec, value: Any, extents: Mapping[str, int]) -> Tensor:
+        """Numbers that casts compute with."""
+        tensor = self._sent(item.name, value, item.dtype)
+        self._check_shape(item.name, tensor, item.shape, extents)
+        return tensor.contiguous()
 
     def _weight_names(self) -> list[str]:
         """Those of the way back."""
@@ -282,7 +295,15 @@ class Checker:
 
     def _sent(self, name: str, value: Any, dtype: str) -> Tensor:
         """A tensor of a dispatch."""
+        wants = torch.is_grad_enabled() and getattr(value, "requires_grad", False)
+        if wants and name in self.shuffle.program.numbers:
+            raise self.problem(name, NO_GRADIENT)
         casts = "casts by scales on the path, which has no gradient: cast before dispatch"
+        if all(cast.scales is None for cast in self.shuffle.declared.casts):
+            casts = (
+                "casts by numbers of a call for channels that are no dimension of an element, "
+                "which has no gradient: compute before dispatch"
+            )
         return self._plain(name, value, dtype, self.shuffle.sends_differentiably, casts)
 
     def _tensor(self, name: str, value: Any, dtype: str) -> Tensor:

@@ -22,6 +22,7 @@ from fuscoc_runtime.engine.buffers import (
 from fuscoc_runtime.engine.handle import IN_THE_WINDOW, Handle, check_handle, meet_with_handle
 from fuscoc_runtime.engine.machine import Held, Machine
 from fuscoc_runtime.engine.meeting import meet
+from fuscoc_runtime.engine.numbers import cast_numbers
 from fuscoc_runtime.engine.pipeline import Pipeline
 from fuscoc_runtime.engine.relation import evaluate_relation
 from fuscoc_runtime.engine.reply import plan_reply
@@ -59,8 +60,9 @@ def dispatch(
     """Collective over all ranks. ``positional`` and ``given`` are the user's arguments.
 
     Weights of combine may be among them. With the handle of an ``earlier`` dispatch, the others are
-    only the source's fields: they go where those of that dispatch went, and nothing is planned. A
-    rank that knows a ``problem`` already only takes part to raise it.
+    only the source's fields, and numbers that casts compute with: they go where those of that
+    dispatch went, and nothing is planned. A rank that knows a ``problem`` already only takes part
+    to raise it.
 
     Raises, on every rank, whatever is wrong on any of them before anything is moved.
     """
@@ -75,7 +77,9 @@ def dispatch(
     most_carried = planned.most_carried
     windows = yield sending_windows(machine, most_carried)
     carried = window_rows(machine, planned.num_carried, windows, "carried") if most_carried else {}
-    sources = Buffers({**named("source", arguments.fields), **carried}, windows)
+    numbers = cast_numbers(machine.shuffle, arguments.inputs)
+    read = {**named("source", arguments.fields), **named("numbers", numbers)}
+    sources = Buffers({**read, **carried}, windows)
     path = machine.shuffle.program.dispatch
     pipeline = Pipeline(machine, path, planned.wire, planned.lists, sources)
     yield from pipeline.begin()

@@ -100,7 +100,8 @@ class GeneralMaps:
         earlier: Sequence[Any],
     ) -> tuple[Fields, list[Handle]]:
         given = zip(self._parts(inputs), self._parts(extents), self._parts(weights), strict=True)
-        named = [dispatch_inputs(self.spec, *each) for each in given]
+        reuses = len(earlier) > 0
+        named = [dispatch_inputs(self.spec, *each, reuses=reuses) for each in given]
         started = self._observer.begins_dispatch()
         handles = earlier or [None] * len(self._machines)
         arguments = zip(self._machines, self._parts(fields), named, handles, strict=True)
@@ -216,11 +217,18 @@ def rows_in_slots(handle: Any, rows: Fields) -> Fields:
 
 
 def dispatch_inputs(
-    spec: ShuffleSpec, inputs: Sequence[Tensor], extents: Sequence[int], weights: Sequence[Tensor]
+    spec: ShuffleSpec,
+    inputs: Sequence[Tensor],
+    extents: Sequence[int],
+    weights: Sequence[Tensor],
+    *,
+    reuses: bool,
 ) -> dict[str, Any]:
-    """One rank's inputs by name; of no ``inputs``, and extents below 0, nothing."""
+    """One rank's inputs by name, only numbers for casts where it ``reuses`` a routing; of extents
+    below 0, nothing."""
     program = spec.program
-    named: dict[str, Any] = dict(zip(program.inputs, inputs, strict=True)) if inputs else {}
+    names = program.numbers if reuses else program.given
+    named: dict[str, Any] = dict(zip(names, inputs, strict=True))
     named |= {n: v for n, v in zip(program.extents, extents, strict=False) if v >= 0}
     return named | weight_input(spec, weights)
 

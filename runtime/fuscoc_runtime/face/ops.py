@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.linear import LinearMaps
+from fuscoc_runtime.engine.numbers import factors
 from fuscoc_runtime.errors import ClosedError, InputError
 from fuscoc_runtime.face import tickets
 from fuscoc_runtime.manifest.declared import FieldSpec
@@ -242,19 +243,26 @@ def _(
 def dispatch_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     ctx.shuffle, fields, *others = inputs
     spec = find(ctx.shuffle).spec
+    given, earlier = others[0], others[3]
+    names = spec.program.numbers if len(earlier) else spec.program.given
+    numbers = [
+        each for at, each in enumerate(given) if names[at % len(names)] in spec.program.numbers
+    ]
     ctx.differentiable = [field.dtype in DIFFERENTIABLE for field in fields]
     ctx.no_grads = [_no_grads(each) for each in others]
     ctx.dims = source_dims(spec, fields[0])
     ctx.num_fields = len(output) - 5
-    ctx.save_for_backward(output[ctx.num_fields])
+    ctx.save_for_backward(output[ctx.num_fields], *numbers)
 
 
 def dispatch_gradients(
     ctx: Any, grads: Sequence[Tensor], pull: Callable[..., list[Tensor]] = pull
 ) -> tuple[Any, ...]:
-    (token,) = ctx.saved_tensors
+    token, *numbers = ctx.saved_tensors
     arrived = grads[: ctx.num_fields]
     brought = pull(ctx.shuffle, as_they_left(ctx.shuffle, arrived), token, ctx.dims)
+    if numbers:
+        brought = by_own_numbers(ctx.shuffle, brought, numbers)
     fields = [
         grad if wanted else None for grad, wanted in zip(brought, ctx.differentiable, strict=True)
     ]
@@ -263,7 +271,8 @@ def dispatch_gradients(
 
 def as_they_left(shuffle: str, grads: Sequence[Tensor]) -> list[Tensor]:
     """Gradients of the fields that arrived as those of the fields that left: a cast without scales
-    computes ``(x - shift) * factor`` of a field, or nothing but its type."""
+    computes ``(x - shift) * factor`` of a field, or nothing but its type. Factors that a call gives
+    are those of the rank that has sent, which multiplies by them at last: see `by_own_numbers`."""
     declared = find(shuffle).spec.declared
     if not declared.casts:
         return list(grads)
@@ -274,11 +283,29 @@ def as_they_left(shuffle: str, grads: Sequence[Tensor]) -> list[Tensor]:
         arrived = dict(zip(names, grads[first:], strict=False))
         for field in declared.source.fields:
             grad, line = arrived[field.name], lines.get(field.name)
-            if line is not None:
-                # Not a tensor of the host's numbers: to bring one, the host would wait for the GPU.
-                factors = [grad.new_full((), each, dtype=torch.float32) for each in line.factors]
-                grad = grad.float() * torch.stack(factors)
+            if line is not None and not line.is_given:
+                grad = grad.float() * factors(line, {}, grad)
             found.append(grad.to(TORCH_DTYPES[field.dtype]))
+    return found
+
+
+def by_own_numbers(
+    shuffle: str, grads: Sequence[Tensor], numbers: Sequence[Tensor]
+) -> list[Tensor]:
+    """Gradients of what was sent, of every rank, times the factors that it has computed with, of
+    its ``numbers``. Their channels are the last dimension of a source's tensor, or there is one."""
+    spec = find(shuffle).spec
+    lines = {cast.field: cast.normalise for cast in spec.declared.casts}
+    fields, given = spec.declared.source.fields, spec.program.numbers
+    found = []
+    for at, grad in enumerate(grads):
+        rank, position = divmod(at, len(fields))
+        line = lines.get(fields[position].name)
+        if line is not None and line.is_given:
+            own = numbers[rank * len(given) : (rank + 1) * len(given)]
+            by = factors(line, dict(zip(given, own, strict=True)), grad)
+            grad = (grad.float() * by).to(grad.dtype)
+        found.append(grad)
     return found
 
 
@@ -373,8 +400,9 @@ def _extents(
 ) -> dict[str, Any]:
     """Run-time extents: as given, else the first tensor size that the spec calls so."""
     named = [(fields[0], spec.declared.source.dims)]
-    items = [item for item in spec.declared.inputs if item.role != "weight"]
-    named += [(tensor, item.shape) for tensor, item in zip(inputs, items, strict=True)]
+    shapes = {item.name: item.shape for item in spec.declared.inputs}
+    names = spec.program.given
+    named += [(tensor, shapes[name]) for tensor, name in zip(inputs, names, strict=True)]
     known: dict[str, Any] = builtin_extents(*here)
     for name, given in zip(spec.declared.extents, extents, strict=True):
         sizes = (

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from fuscoc_runtime.engine.arguments import NO_GRADIENT
 from fuscoc_runtime.engine.handle import refuse_to_pickle
 from fuscoc_runtime.engine.linear import weight_input
 from fuscoc_runtime.errors import InputError
@@ -107,13 +108,15 @@ def weight_name(spec: ShuffleSpec) -> str | None:
 def bind(
     spec: ShuffleSpec, rank: int, fields: Sequence[Any], named: Mapping[str, Any], reuses: bool
 ) -> Bound:
-    """Sort the arguments of a dispatch; one that ``reuses`` a handle has no inputs but weights.
+    """Sort the arguments of a dispatch; one that ``reuses`` a handle has no inputs but weights and
+    numbers for casts.
 
     Raises:
-        InputError: one is missing, is given twice, is no tensor, or is not of this call.
+        InputError: one is missing, is given twice, is no tensor, or is not of this call; numbers
+            for a cast want a gradient.
     """
     names = [field.name for field in spec.declared.source.fields]
-    inputs = [] if reuses else [item.name for item in spec.declared.inputs if item.role != "weight"]
+    inputs = list(spec.program.numbers if reuses else spec.program.given)
     extents = [] if reuses else list(spec.declared.extents)
     weight = weight_name(spec)
     if len(fields) > len(names):
@@ -125,6 +128,9 @@ def bind(
         given[name] = tensor
     for name in [*names, *inputs]:
         _check_plain(name, rank, given.get(name))
+    for name in spec.program.numbers:
+        if needs_grad([given[name]]):
+            raise InputError(name, rank, NO_GRADIENT)
     if weight is not None and weight in given:
         _check_plain(weight, rank, given[weight])
     for name in given:

@@ -19,7 +19,7 @@ from fuscoc_runtime.manifest.decode import DecodeError, decode
 from fuscoc_runtime.manifest.program import PathSpec
 from fuscoc_runtime.manifest.schema import KernelSpec, Manifest, ShuffleSpec
 
-SCHEMA = 12
+SCHEMA = 13
 MANIFEST = "manifest.json"
 NO_ARTIFACT = f"not an artifact: it has no {MANIFEST} (write one with `fuscoc compile`)"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from fuscoc_runtime.padding import check_padding
 from fuscoc_runtime.scalar import Inside, Load, Scalar, subexpressions
@@ -21,7 +21,7 @@ class InputSpec:
     name: str
     dtype: str
     shape: tuple[Scalar, ...]
-    role: Literal["route", "weight", "extent", "placement"]
+    role: Literal["route", "weight", "extent", "placement", "cast"]
 
 
 @dataclass(frozen=True)
@@ -131,12 +131,41 @@ class DenseTarget:
 
 
 @dataclass(frozen=True)
-class NormaliseSpec:
-    """``(x - shift) * factor``, in f32, of every element: one of each for all, or for every channel
-    of the last dimension."""
+class GivenNumbers:
+    """Those of an input, f32: one for all channels, or one for each."""
 
-    shifts: tuple[float, ...]
-    factors: tuple[float, ...]
+    kind: Literal["given"]
+    input: str
+
+
+@dataclass(frozen=True)
+class ComputedNumbers:
+    """An operation channel by channel, in f64."""
+
+    kind: Literal["computed"]
+    op: Literal["+", "-", "*", "/"]
+    lhs: Numbers
+    rhs: Numbers
+
+
+Numbers: TypeAlias = tuple[float, ...] | GivenNumbers | ComputedNumbers
+
+
+@dataclass(frozen=True)
+class NormaliseSpec:
+    """``(x - shift) * factor``, in f32, of every element: one of each for all, or for every one of
+    ``channels``, the elements of the last dimension. Constants are numbers of f32, or of f64 where
+    others are a call's; then the rank that sends computes both in f64, of its own inputs, and
+    rounds them once."""
+
+    shifts: Numbers
+    factors: Numbers
+    channels: int
+
+    @property
+    def is_given(self) -> bool:
+        """Whether a call gives any of the numbers."""
+        return not (isinstance(self.shifts, tuple) and isinstance(self.factors, tuple))
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,8 @@ def _choose(alternatives: tuple[Any, ...], value: Any, path: str) -> Any:
     for kind in alternatives:
         if get_origin(kind) is Literal:
             chosen = isinstance(value, str)
+        elif get_origin(kind) is tuple:
+            chosen = isinstance(value, list)
         elif dataclasses.is_dataclass(kind):
             chosen = _has_tags(kind, value)
         else:

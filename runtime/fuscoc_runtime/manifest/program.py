@@ -191,13 +191,15 @@ class PathSpec:
 class Program:
     """What planner and engine follow: the compiler's L2, and the kernels of its steps.
 
-    ``inputs`` (but for weights) and ``extents``: names of what the relation may read. ``fanout``:
+    ``inputs`` (but for weights) and ``extents``: names of what the relation may read; ``numbers``:
+    of inputs that casts compute with. ``fanout``:
     domain points of every source segment, or as many for ``every_rank``; see ``num_points_each``.
     ``runs``: how fields of the source are copied.
     ``buffers``: what a row of each holds, and in ``weights`` the input of that name.
     """
 
     inputs: tuple[str, ...]
+    numbers: tuple[str, ...]
     extents: tuple[str, ...]
     fanout: int
     every_rank: bool
@@ -236,6 +238,21 @@ class Program:
     def is_static(self) -> bool:
         """Whether rank and number of ranks alone decide the plan, so that it never changes."""
         return not self.extents and not self.inputs
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """All inputs that a dispatch is given, but for weights."""
+        return (*self.inputs, *self.numbers)
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """What kernels that read a source are passed, as they call it: its fields, and numbers for
+        those that casts compute of a call's."""
+        return tuple(
+            f"{buffer}.{field.name}"
+            for buffer in ("source", "numbers")
+            for field in self.buffers.get(buffer, ())
+        )
 
     @property
     def is_compact(self) -> bool:

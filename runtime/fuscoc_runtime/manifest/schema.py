@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fuscoc_runtime.manifest.declared import Declared, FieldSpec, InputSpec
+from fuscoc_runtime.manifest.declared import CastSpec, Declared, FieldSpec, InputSpec
 from fuscoc_runtime.manifest.program import Program
 from fuscoc_runtime.scalar import Scalar
 
@@ -176,10 +176,17 @@ class ShuffleSpec:
     @property
     def sends_differentiably(self) -> bool:
         """Whether what is dispatched gets gradients: dispatch's transpose is combine, if that
-        copies or sums, and a cast without scales is a line."""
-        combine, casts = self.declared.combine, self.declared.casts
-        is_line = all(cast.scales is None for cast in casts)
+        copies or sums, and a cast without scales is a line. A rank's own numbers multiply what has
+        come back, whose last dimension their channels must be."""
+        combine = self.declared.combine
+        is_line = all(map(self._is_line, self.declared.casts))
         return combine is not None and combine.is_linear and is_line
+
+    def _is_line(self, cast: CastSpec) -> bool:
+        line = cast.normalise
+        if line is None or not line.is_given or line.channels == 1:
+            return cast.scales is None
+        return any(each.name == cast.field and each.shape for each in self.declared.source.fields)
 
     @property
     def is_differentiable(self) -> bool:

@@ -25,6 +25,7 @@ from fuscoc_runtime.engine.node.ragged import (
 from fuscoc_runtime.engine.node.rings import Launched, RingEntry
 from fuscoc_runtime.engine.node.state import NodeKernels
 from fuscoc_runtime.engine.node.watch import NodeWatch
+from fuscoc_runtime.engine.numbers import cast_numbers
 from fuscoc_runtime.engine.row_fields import like_the_source
 from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.errors import (
@@ -146,11 +147,12 @@ class NodeEngine:
                     weights = aligned(weights.to(torch.float32))
                 num_slots = self._num_slots(arguments)
                 num_sources, ragged = self._num_sources(arguments)
+                numbers = cast_numbers(self.shuffle, arguments.inputs).values()
             except Exception:
                 self.entered(self.node.refuse_dispatch())
                 raise
             launched = self.node.dispatch(
-                list(arguments.fields.values()),
+                [*arguments.fields.values(), *numbers],
                 [readable(arguments.inputs[name]) for name in self.shuffle.program.inputs],
                 [arguments.extents[name] for name in self.shuffle.program.extents],
                 num_sources,
@@ -165,8 +167,9 @@ class NodeEngine:
         reply = None
         if self.reply is not None:
             reply = self.reply.answering(launched, arguments)
+        inputs = {name: arguments.inputs[name] for name in self.shuffle.program.inputs}
         handle = NodeHandle(
-            self, launched, arguments.inputs, arguments.extents, shapes, arguments.weights, reply
+            self, launched, inputs, arguments.extents, shapes, arguments.weights, reply
         )
         rows = self.rows
         if self.target.kind == "dense":
@@ -252,7 +255,7 @@ class NodeEngine:
         earlier.check_inputs()
         given = self.checker.fields_again(positional, named, earlier.source_shapes, earlier.extents)
         weights = {**earlier.weights, **given.weights}
-        return replace(given, inputs=earlier.inputs, weights=weights)
+        return replace(given, inputs={**earlier.inputs, **given.inputs}, weights=weights)
 
     def _num_slots(self, arguments: Arguments) -> int:
         """Slots that a dense target has on this rank, 0 for another target."""

@@ -24,6 +24,7 @@ from fuscoc_runtime.engine.node.exact import ExactNode, Known, Work
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.report import Planned
 from fuscoc_runtime.engine.node.watch import NodeWatch
+from fuscoc_runtime.engine.numbers import cast_numbers
 from fuscoc_runtime.engine.process import ProcessEngine, lasting
 from fuscoc_runtime.engine.row_fields import like_the_source
 from fuscoc_runtime.engine.streams import call_order
@@ -70,6 +71,7 @@ class _Prepared:
     num_sources: int
     num_slots: int
     work: Work | None
+    numbers: tuple[Tensor, ...]
 
 
 class ExactEngine:
@@ -339,7 +341,8 @@ class ExactEngine:
         sizes.num_points(checker, arguments)  # raises for what are no sizes
         num_sources = sizes.num_sources(checker, arguments)
         work = self.node.new_work(num_sources, num_slots) if earlier is None else None
-        return _Prepared(arguments, weights, num_sources, num_slots, work)
+        numbers = tuple(cast_numbers(self.shuffle, arguments.inputs).values())
+        return _Prepared(arguments, weights, num_sources, num_slots, work, numbers)
 
     def _move(
         self,
@@ -355,7 +358,7 @@ class ExactEngine:
                 raise prepared
             self.node.refuse_dispatch(self._number)
             return Planned((), (), 0, is_aborted=False)
-        fields = list(prepared.arguments.fields.values())
+        fields = [*prepared.arguments.fields.values(), *prepared.numbers]
         weights = prepared.weights if self.reply is None else None
         if earlier is not None:
             return self.node.dispatch_again(self._number, fields, earlier.known, weights)

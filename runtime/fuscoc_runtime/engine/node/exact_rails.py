@@ -290,8 +290,8 @@ class ExactRails(ExactNode):
 
     def _refuse(self, places: int, call: RailCall) -> None:
         assert self._shared is not None
-        work, fields = replace(self._shared.work, places=places), self._shuffle.program.buffers
-        nothing = [torch.empty(0)] * len(fields["source"])
+        work = replace(self._shared.work, places=places)
+        nothing = [torch.empty(0)] * len(self._shuffle.program.read)
         given = self._program.placement({}) | self._program.fields_left(nothing)
         self._begin(work)
         self._calls_of(places).refuse(work, call, given)

@@ -47,7 +47,7 @@ class IntoRepeats:
     def of(engine: NodeEngine, into: Into) -> IntoRepeats | None:
         """None where calls are not alike enough."""
         program = engine.shuffle.program
-        is_plain = not (engine.is_ragged or engine.reply or program.weight)
+        is_plain = not (engine.is_ragged or engine.reply or program.weight or program.numbers)
         is_single = len(program.buffers["source"]) == len(program.buffers["target"]) == 1
         if into.spec.kind != "sum" or not is_plain or not is_single:
             return None

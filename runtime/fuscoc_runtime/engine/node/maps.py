@@ -54,7 +54,7 @@ class NodeMaps:
         weights: Fields,
         earlier: Sequence[Any],
     ) -> tuple[Fields, list[NodeHandle]]:
-        named = dispatch_inputs(self.spec, inputs, extents, weights)
+        named = dispatch_inputs(self.spec, inputs, extents, weights, reuses=len(earlier) > 0)
         done = self._dispatch(fields, named, earlier[0] if earlier else None)
         return self._fresh(done.handle, list(done.rows.values())), [done.handle]
 

@@ -75,7 +75,7 @@ class RailNode(TritonNode):
         given = shuffle, node, topology, limits.max_sources
         memory = new_slab_memory(*given, members.device)
         self._slabs = Slabs(*given, memory, members.is_one_host)
-        self._no_source = [torch.empty(0)] * len(shuffle.program.buffers["source"])
+        self._no_source = [torch.empty(0)] * len(shuffle.program.read)
         super().__init__(artifact, shuffle, node, members, limits, num_sms)
 
     def dispatch(
@@ -112,7 +112,7 @@ class RailNode(TritonNode):
             "num_slots": num_slots,
             "says": 0,
         }
-        names = [f"source.{field.name}" for field in program.buffers["source"]]
+        names = [*program.read]
         names += [f"input.{name}" for name in program.inputs]
         numbers = [lasting | alike for lasting in self._lasting]
         return Prepared(self._forth.names, numbers, ("ticket", "begun", *names, "own_weights"))

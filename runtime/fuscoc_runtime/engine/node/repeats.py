@@ -85,7 +85,7 @@ class Repeats:
         node, program = engine.node, engine.shuffle.program
         is_plain = not (program.is_compact or engine.is_ragged or node.zeroes_results)
         is_single = len(program.buffers["source"]) == len(program.buffers["target"]) == 1
-        if not is_plain or not is_single or program.target.kind != "packed":
+        if program.numbers or not is_plain or not is_single or program.target.kind != "packed":
             return None
         if isinstance(node, RailNode):
             return RailRepeats(engine, node)

@@ -144,7 +144,7 @@ class TritonNode:
 
     def prepared(self, extents: Sequence[int], num_sources: int, num_slots: int = 0) -> Prepared:
         """All dispatches of so many segments with these extents, until the next `configure`."""
-        program, buffers = self._program, self.shuffle.program.buffers
+        program = self._program
         alike = {
             **program.sizes_given(extents),
             **program.sizes(num_sources, self._programs),
@@ -154,7 +154,7 @@ class TritonNode:
             "weights": 0,
         }
         varied = ["ticket", "weights" if self._reply is None else "reply.weights", "begun"]
-        varied += [f"source.{field.name}" for field in buffers["source"]]
+        varied += self.shuffle.program.read
         varied += [f"input.{name}" for name in self.shuffle.program.inputs]
         if program.table is None:
             alike |= program.placement({})

@@ -176,9 +176,8 @@ class TritonProgram:
         return self.fields_left(source) | self.rows_there(rows_at)
 
     def fields_left(self, source: Sequence[Tensor]) -> dict[str, int]:
-        """The tensors alone."""
-        leaving = zip(self.shuffle.program.buffers["source"], source, strict=True)
-        return {f"source.{field.name}": address(tensor) for field, tensor in leaving}
+        """The tensors alone, and behind them numbers for fields of casts."""
+        return dict(zip(self.shuffle.program.read, map(address, source), strict=True))
 
     def rows_there(self, rows_at: Sequence[int]) -> dict[str, int]:
         """Where rows go alone."""
