@@ -48,3 +48,28 @@ def barriers_before_release(ptx: str) -> int:
     stores = [match.start() for match in re.finditer(r"\bst\.global", ptx[: release.start()])]
     assert stores
     return ptx.count("bar.sync", stores[-1], release.start())
+
+
+def released_without_barrier(ptx: str) -> set[int]:
+    """Lines with a store to global memory from which some path reaches a releasing atomic without
+    a barrier of the CTA: other threads' stores might come behind it."""
+    lines = [line.split("//")[0].strip() for line in ptx.splitlines()]
+    labels = {line[:-1]: number for number, line in enumerate(lines) if line.endswith(":")}
+    found = set()
+    for number, line in enumerate(lines):
+        if not re.search(r"\bst\.global", line):
+            continue
+        ahead, seen = [number + 1], set[int]()
+        while ahead:
+            at = ahead.pop()
+            if at in seen or at >= len(lines) or "bar.sync" in lines[at]:
+                continue
+            seen.add(at)
+            if re.search(r"\b(?:atom|red)\b[\w.]*\.release\b", lines[at]):
+                found.add(number)
+                break
+            if branch := re.search(r"\bbra(?:\.uni)?\s+(\S+);", lines[at]):
+                ahead.append(labels[branch[1]])
+            if not re.match(r"(?:bra\.uni|ret)\b", lines[at]):
+                ahead.append(at + 1)
+    return found

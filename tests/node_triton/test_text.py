@@ -17,7 +17,12 @@ from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.manifest import CompiledShuffle
 from fuscoc.pipeline import compile_to_ir
 from fuscoc.source import SourceFile
-from tests.codegen.ptx import accesses, barriers_before_release, ptx_of
+from tests.codegen.ptx import (
+    accesses,
+    barriers_before_release,
+    ptx_of,
+    released_without_barrier,
+)
 from tests.codegen.specs import scratch
 from tests.dialect.support import check_goldens
 from tests.engine.specs import FIELDS, GRID, MAXIMA, routed
@@ -181,14 +186,9 @@ def test_rows_move_sixteen_bytes_at_once() -> None:
 )
 def test_stores_come_before_the_signal_and_waits_acquire(name: str, role: str) -> None:
     ptx = compiled(name)[role]
-    # A combine's first signals say that the staging may be written, or that the rank does not join:
-    # nothing comes before them. Its last one is that of a group's rows.
-    behind = ptx
-    if role == "combine":
-        *_, before_last, _ = re.finditer(r"\.release\b", ptx)
-        behind = ptx[before_last.end() :]
-    assert barriers_before_release(behind) > 0
-    assert re.search(r"release\.\w*\.?exch|\.sys\.release\.exch", behind)
+    assert not released_without_barrier(ptx)
+    assert released_without_barrier(re.sub(r"bar\.sync.*", "", ptx))
+    assert re.search(r"release\.\w*\.?exch|\.sys\.release\.exch", ptx)
     assert re.search(r"sys\.acquire|acquire\.sys", ptx)
 
 
