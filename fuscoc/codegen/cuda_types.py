@@ -86,7 +86,7 @@ class CudaShuffle:
     with the outermost index, as inputs say. Segments that go to ``every_rank`` have ``fanout``
     points for each; ``everywhere``: and none of them is dropped. ``in_order``: segment i lies
     behind segment i - 1, so that nothing needs to be stored to find it. ``apart``: a call checks
-    that no two segments begin with the same source cell.
+    that no two segments begin with the same source cell. ``by_table``: an input places keys.
     """
 
     name: str
@@ -108,6 +108,7 @@ class CudaShuffle:
     in_order: bool = True
     apart: bool = False
     padding: str = "fewest"
+    by_table: bool = False
 
     @property
     def num_columns(self) -> int:

@@ -60,6 +60,7 @@ def node_shuffle(module: Any) -> CudaShuffle:
         every_rank=bool(points.read("every_rank")),
         everywhere=_goes_everywhere(points),
         padding=assigns[0].read("padding") if assigns else DEFAULT_PADDING,
+        by_table=bool(counts) and counts[0].follow("placement").read("table") is not None,
         apart=must_be_apart(terminator(points, 1, Point)),
         in_order=_is_in_order(points, ops_of(copy, LoadField)[0]),
     )

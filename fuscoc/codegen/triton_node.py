@@ -202,9 +202,10 @@ class _Printer:
             "exchange": ("keys", "tile", "tiles", "block", "compact"),
             "assign": tuple(sizes),
         }
-        given = {"assign": {"key_to_rank": "key_to_rank"}}
+        given = {"assign": {"key_to_rank": "key_to_rank"}, "exchange": self.table()}
         constants = {name: {size: sizes[size] for size in used[name]} for name in used}
-        constants["exchange"]["block"] = self.tile.plan_keys
+        constants["exchange"] |= {"block": self.tile.plan_keys, **self.given_table()}
+        constants["assign"] |= self.placed()
         return [
             self.kernel(name, f"plan.{name}", given.get(name, {}), constants[name])
             for name in constants
@@ -215,7 +216,12 @@ class _Printer:
         sources = self.sources()
         places = self.of_fields("rows_at", self.shuffle.fields)
         counted = {"keys": self.keys, "tile": self.tile.plan_points}
-        told = {"columns": self.columns, "keys": self.keys, "block": self.tile.plan_keys}
+        told = {
+            "columns": self.columns,
+            "keys": self.keys,
+            "block": self.tile.plan_keys,
+            **self.given_table(),
+        }
         moved = {
             "source_fields": as_tuple(list(sources)),
             "rows_at": as_tuple(list(places)),
@@ -228,13 +234,16 @@ class _Printer:
             "keys": self.keys,
             "tile_bits": self.tile.sorted_rows.bit_length() - 1,
             "tile_rows": min(self.tile.tile_rows, self.tile.sorted_rows),
+            **self.placed(),
         }
         related = {"given": as_tuple(list(relation.given)), "relation": "relation"}
         given = {"key_to_rank": "key_to_rank", "ticket": "ticket", **sources, **places}
         return [
             relation.text,
             self.kernel("count", "sort.count", relation.given, related | self.cells() | counted),
-            self.kernel("exchange", "sort.exchange", {"programs": "programs"}, told),
+            self.kernel(
+                "exchange", "sort.exchange", {"programs": "programs", **self.table()}, told
+            ),
             self.kernel("sort", "sort.dispatch", given, moved),
         ]
 
@@ -299,7 +308,9 @@ class _Printer:
             constants["counts"] = False
         if self.shuffle.apart:
             constants |= {"apart": True, **self.begun()}
-        parameters = {"says": "says", "weights": "weights", **sources, **places, **self.begun()}
+        constants |= self.given_table()
+        parameters = {"says": "says", "weights": "weights", **sources, **places}
+        parameters |= self.begun() | self.table()
         if self.relation is not None:
             constants |= {"given": as_tuple(list(self.relation.given)), "relation": "relation"}
             parameters |= self.relation.given
@@ -375,6 +386,18 @@ class _Printer:
         """What segments that must lie apart are marked in."""
         return {"begun": "begun"} if self.shuffle.apart else {}
 
+    def table(self) -> dict[str, str]:
+        """A parameter of what tells others of the table that places keys, if one does."""
+        return {"table": "key_to_rank"} if self.shuffle.by_table else {}
+
+    def given_table(self) -> dict[str, object]:
+        """What it makes of that."""
+        return {name: name for name in self.table()}
+
+    def placed(self) -> dict[str, object]:
+        """What compares it."""
+        return {"placed": True} if self.shuffle.by_table else {}
+
     def cells(self) -> dict[str, object]:
         """Those of a segment, 0 if its place is looked up."""
         field = self.shuffle.leaving[0]
@@ -406,6 +429,6 @@ class _Printer:
         passed = [k for k, value in every.items() if k == value and k not in constants]
         arguments = [*passed, *(f"{key}={value}" for key, value in constants.items())]
         call = f"{function}({', '.join(arguments)})"
-        pointers = dict.fromkeys(("call", "key_to_rank"), "int64")
+        pointers = dict.fromkeys(("call", "key_to_rank", "table"), "int64")
         pointers |= self.relation.pointers if self.relation is not None else {}
         return print_kernel(full, every, pointers, [call], self.words.get(name, ()))

@@ -29,8 +29,8 @@ RUNTIME = """# While a shuffle runs
 These are Python exceptions, `fuscoc_runtime.errors.FuscoRuntimeError` with a `code`. They carry
 what their message says as attributes. What is wrong with a call is raised on all ranks. With
 `max_sources` it is raised by the call on the rank that is wrong, and what kernels find (FSR017 to
-FSR019, FSR022 to FSR028 and FSR031) by `check`, `stats` and `close`. Failures of ranks or of the
-network (FSR020, FSR021) are raised where they are noticed.
+FSR019, FSR022 to FSR028, FSR031 and FSR033) by `check`, `stats` and `close`. Failures of ranks or
+of the network (FSR020, FSR021) are raised where they are noticed.
 """
 SPEC = "spec.fsc"
 

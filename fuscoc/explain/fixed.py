@@ -31,6 +31,7 @@ from fuscoc_runtime.engine.node.slabs import (
     most_keys,
     num_columns,
     room_for_places,
+    table_bytes,
 )
 from fuscoc_runtime.engine.node.state import ALIGNMENT, MAX_RANKS, Limits
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
@@ -76,6 +77,8 @@ def slabs(
     counted = [product(places, per_point)] * (1 + shuffle.program.is_compact)
     tiles = arithmetic("/", places, node.tile_sources)
     counted.append(product(tiles, COUNT_BYTES * num_columns(shuffle, topology)))
+    if table := table_bytes(shuffle):
+        counted.append(table)
     rows = (_rounded(product(places, each.num_elems * ITEM_BYTES[each.dtype])) for each in target)
     points = _rounded(product(places, shuffle.program.fanout * POINT_BYTES))
     back = (_rounded(product(places, each)) for each in (FLAG_BYTES, node.partial_bytes))
@@ -126,6 +129,10 @@ def _window(
     columns = most_keys(shuffle, topology) + MAX_RANKS * program.is_compact
     counts = product(2 * ranks * nodes * (columns + 1), 4)
     yield Part("counts", f"rows of {columns} keys from every rank", counts)
+    if table_bytes(shuffle):
+        yield Part(
+            "tables", "what each rank has of the one that places keys", 2 * ranks * nodes * 8
+        )
     blocks = max(1, -(-columns // node.key_block)) * nodes
     yield Part("flags", "who has planned,", ranks * blocks * 4)
     yield Part("flags", "sent rows", product(sources, 4))

@@ -2,7 +2,8 @@
 
 An error carries fields, not prose; its message is written once, here. It can be sent to another
 rank and be rebuilt there (``to_json``, ``from_json``): that is how all ranks raise the same error
-together instead of leaving the others waiting. Codes are stable.
+together instead of leaving the others waiting. Codes are stable. There are more than 500
+lines because one list of all errors is easier to look through than two.
 """
 
 from __future__ import annotations
@@ -213,6 +214,20 @@ class PlacementMismatchError(FuscoRuntimeError):
     text: ClassVar[str] = "`{table}` on rank {rank} differs from rank 0's: all must be equal"
     table: str
     rank: int
+
+
+@dataclass(eq=False)
+class TablesDifferError(FuscoRuntimeError):
+    """As `PlacementMismatchError`, of calls whose kernels have found it out."""
+
+    code: ClassVar[str] = "FSR033"
+    text: ClassVar[str] = (
+        "`{table}` differed between ranks in {count} dispatches of rank {rank}, of which nothing "
+        "was moved: it must be equal on all ranks"
+    )
+    table: str
+    rank: int
+    count: int
 
 
 @dataclass(eq=False)

@@ -142,7 +142,6 @@ def test_reasons_for_no_triton_kernels_of_one_node(
     ("name", "topology", "most", "reason"),
     [
         ("static", Topology(2, 4), 8, "pieces"),
-        ("table", Topology(2, 4), 8, "compare"),
         ("repeating", Topology(2, 4), 8, "dedup"),
         ("moe", Topology(2, 9), 8, "9 ranks"),
         ("moe", Topology(2, 4), 8192, "118490112 bytes to other nodes"),
@@ -171,7 +170,6 @@ def test_reasons_for_no_fixed_capacity_between_nodes(
         ({"topology": Topology(2, 4), "shuffle": "bounded"}, "capacity"),
         ({"topology": Topology(2, 9)}, "9 ranks"),
         ({"shuffle": "repeating"}, "dedup"),
-        ({"shuffle": "table"}, "tables"),
         ({"shuffle": "static"}, "made once"),
         ({"shuffle": "ragged"}, "pieces"),
     ],
@@ -185,6 +183,13 @@ def test_reasons_for_the_general_engine(changed: dict[str, Any], reason: str) ->
     chosen = choose_exact(spec(given.pop("shuffle", "moe")), **given)
     assert isinstance(chosen, str)
     assert reason in chosen
+
+
+def test_a_table_places_keys_by_any_kernels() -> None:
+    table = spec("table")
+    for topology in (NODE, Topology(2, 4)):
+        assert choose_triton(table, topology, 8) == table.node
+        assert choose_exact(table, topology, HOPPER, False, None) == table.node
 
 
 def test_what_replies_leave_to_the_general_engine() -> None:

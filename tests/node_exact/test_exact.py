@@ -21,7 +21,7 @@ from tests.node_triton.test_given_slots import FANNED
 from tests.node_triton.test_node_triton import COMPACT, SMALL, SPECS
 
 NUM_RANKS = 4
-OTHERS = {name: text for name, text in SPECS.items() if name not in ("table", "long")}
+OTHERS = {name: text for name, text in SPECS.items() if name != "long"}
 OTHERS["normalised by a call"] = CASTS["normalised by a call"]
 # The others have pieces, and exact sizes are the general engine's: see `choose_exact`.
 GIVEN = {name: EXAMPLES[name] for name in ("reshard", "kv_pages")}

@@ -76,7 +76,6 @@ def choose_exact(
     num_programs: int | None,
 ) -> NodeSpec | str:
     """The same kernels for calls whose sizes are exact, or the reason for the general engine."""
-    target = shuffle.program.target
     if gpu is None:
         return "interpreted, they take longer than the general engine's"
     if traces:
@@ -85,8 +84,6 @@ def choose_exact(
         return "`num_programs` is of the general engine's kernels"
     if shuffle.program.is_static:
         return "its plan is made once, and then its host waits for nothing"
-    if target.kind == "packed" and target.placement.kind == "table":
-        return "the ranks' tables have to be compared, on the host"
     if shuffle.node is not None and shuffle.node.pieces is not None:
         return "its pieces are planned in memory of a fixed size"
     if shuffle.reply is not None and shuffle.program.is_compact:
@@ -132,8 +129,6 @@ def _between_nodes(shuffle: ShuffleSpec, node: NodeSpec, topology: Topology) -> 
         return "it has a reply, whose kernels of a fixed capacity work inside one node only"
     if "pack" not in node.kernels:
         return "its rows are short and moved many at once, which is done inside one node only"
-    if target.kind == "packed" and target.placement.kind == "table":
-        return "a table places its keys, which the ranks of several nodes would have to compare"
     if target.kind == "packed" and target.num_keys >> SLOT_BITS:
         return f"it has {target.num_keys} keys, and a slab counts {(1 << SLOT_BITS) - 1}"
     if topology.ranks_per_node > MAX_RANKS:

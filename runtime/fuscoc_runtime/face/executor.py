@@ -310,7 +310,7 @@ def _used_on(stream: Any, held: Any) -> None:
             plan = leaf.plan
             tensors = [plan.keys, plan.key_counts, plan.key_offsets, plan.row_index]
         if isinstance(leaf, ExactHandle):
-            tensors = leaf.known.tensors
+            tensors = [*leaf.known.tensors, *leaf.table.values()]
         for tensor in tensors:
             if isinstance(tensor, Tensor) and tensor.is_cuda:
                 tensor.record_stream(stream)

@@ -106,19 +106,25 @@ class ExactEngine:
         self._number = self._held = 0  # dispatches so far, and that whose rows are in the window
         self._found: list[FuscoRuntimeError] = []
         self._asks = asks
+        self._own_keys: Tensor | None = None
         if asks is not None:
             asks.reply = self
         with current_device(members.device):
             self._watch = NodeWatch(node, shuffle, members)
 
-    @cached_property
-    def local_keys(self) -> Tensor:
-        """The keys of this rank, ascending; a dense target has none."""
+    def local_keys(self, table: Mapping[str, Tensor]) -> Tensor:
+        """The keys of this rank, ascending, as a ``table`` places them, if one does; a dense target
+        has none."""
+        if not table and self._own_keys is not None:
+            return self._own_keys
         rank, device = self.members.rank, self.members.device
         if self.target.kind == "dense":
             return torch.empty(0, dtype=torch.int64, device=device)
-        owners = key_to_rank(self.target, self.members.topology, rank, {}, device)
-        return torch.nonzero(owners == rank).flatten()
+        owners = key_to_rank(self.target, self.members.topology, rank, table, device)
+        keys = torch.nonzero(owners == rank).flatten()
+        if not table:
+            self._own_keys = keys
+        return keys
 
     @cached_property
     def general(self) -> ProcessEngine:
@@ -168,7 +174,10 @@ class ExactEngine:
         self._held = self._number
         arguments = prepared.arguments
         shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
-        handle = ExactHandle(self, known, arguments.extents, shapes, arguments.weights, reply)
+        table = self._table(arguments) if own is None else own.table
+        handle = ExactHandle(
+            self, known, arguments.extents, shapes, arguments.weights, reply, table=table
+        )
         fields = zip(self.shuffle.program.buffers["target"], self.node.rows, strict=True)
         rows = {
             field.name: each[: known.num_rows].view(known.num_rows, *field.shape)
@@ -194,7 +203,8 @@ class ExactEngine:
             launched = replace(known.launched, weights=weights)
             known = replace(known, launched=launched, number=asked.number)
         shapes = sizes.result_shapes(self.shuffle, arguments.extents)
-        return ExactHandle(self, known, arguments.extents, shapes, arguments.weights)
+        table = self._table(arguments) if earlier is None else earlier.table
+        return ExactHandle(self, known, arguments.extents, shapes, arguments.weights, table=table)
 
     def combine(
         self,
@@ -383,6 +393,13 @@ class ExactEngine:
         if isinstance(known, Planned) and known.is_aborted:
             self._watch.raise_loss()
         return known
+
+    def _table(self, arguments: Arguments) -> dict[str, Tensor]:
+        """A copy of the table that places keys, if one does: no caller changes it."""
+        if self.target.kind == "dense" or self.target.placement.table is None:
+            return {}
+        name = self.target.placement.table
+        return {name: arguments.inputs[name].clone()}
 
     def _weights(self, given: Mapping[str, Any], extents: Mapping[str, int]) -> Tensor | None:
         """Weights as they travel: in f32, in which sums are made."""

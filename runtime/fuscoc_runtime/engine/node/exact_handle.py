@@ -30,6 +30,7 @@ class ExactHandle:
         source_shapes: shape of every source field.
         weights: the weight input if it was given at dispatch, by name.
         reply: the routing of the way back, where its rows are those of a reply.
+        table: the input that places keys, if one does, by name; no caller changes it.
         token: what operators know the routing by, if one of them made it.
     """
 
@@ -40,6 +41,7 @@ class ExactHandle:
     weights: Mapping[str, Tensor] = field(default_factory=dict)
     reply: ExactHandle | None = None
     token: Tensor | None = None
+    table: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def launched(self) -> Launched:
@@ -68,7 +70,7 @@ class ExactHandle:
 
     @cached_property
     def _keys(self) -> Tensor:
-        return self.engine.local_keys
+        return self.engine.local_keys(self.table)
 
     @property
     def key_counts(self) -> Tensor:

@@ -292,7 +292,7 @@ class ExactRails(ExactNode):
         assert self._shared is not None
         work = replace(self._shared.work, places=places)
         nothing = [torch.empty(0)] * len(self._shuffle.program.read)
-        given = self._program.placement({}) | self._program.fields_left(nothing)
+        given = self._program.placement | self._program.fields_left(nothing)
         self._begin(work)
         self._calls_of(places).refuse(work, call, given)
 

@@ -47,7 +47,9 @@ class RailCommands:
             moving[1:] = [_behind(*each) for each in zip(moving[1:], rounds[1:], strict=True)]
         return [
             *evaluating,
-            Launch(program.kernels["pack"], "packing", OWN, follows=bool(evaluating)),
+            Launch(
+                program.kernels["pack"], "packing", OWN | program.named, follows=bool(evaluating)
+            ),
             *rounds,
             *planning,
             *planned,

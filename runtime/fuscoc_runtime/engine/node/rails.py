@@ -105,7 +105,7 @@ class RailNode(TritonNode):
         program = self.shuffle.program
         alike = {
             **self._program.sizes_given(extents),
-            **self._program.placement({}),
+            **self._program.placement,
             **self._program.points(num_sources),
             **packing(self._program, self._programs, self._stride, num_sources),
             "own_sources": num_sources,
@@ -215,7 +215,7 @@ class RailNode(TritonNode):
         values = {
             **dict.fromkeys(self._forth.names, 0),
             **self._lasting[entry.index],
-            **self._program.placement({}),
+            **self._program.placement,
             **self._program.fields_left(self._no_source),
             **packing(self._program, self._programs, self._stride, 0),
             "ticket": entry.ticket,

@@ -89,8 +89,8 @@ class Repeats:
             return None
         if isinstance(node, RailNode):
             return RailRepeats(engine, node)
-        knows_keys = isinstance(node, TritonNode) and program.target.placement.kind != "table"
-        return Repeats(engine, node) if knows_keys and not program.relation.apart else None
+        is_alike = isinstance(node, TritonNode) and not program.relation.apart
+        return Repeats(engine, node) if is_alike else None
 
     def __init__(self, engine: NodeEngine, node: Any) -> None:
         self._engine, self._node, self._order = engine, node, engine.order

@@ -18,7 +18,11 @@ from fuscoc_runtime.topology import Topology
 
 HEADER_BYTES = 1024
 POINT_BYTES = 8
+ENTRY_BYTES = 8
+"""Of a table that places keys."""
 COUNT_BYTES = 4
+WORDS = ("within", "within_rows", "counts", "table")
+"""Parts of a slab that tables of calls say the places of."""
 MAX_GROUP = 2
 """Segments under one flag at most: those of two nodes share none."""
 ROUND_BYTES = 14_000_000
@@ -54,6 +58,8 @@ def most_keys(shuffle: ShuffleSpec, topology: Topology) -> int:
     target = shuffle.program.target
     if target.kind == "dense":
         return 0
+    if target.placement.kind == "table":  # it may change from call to call
+        return target.num_keys
     if target.placement.kind == "block":
         return target.num_keys // topology.num_nodes
     turns, rest = divmod(target.num_keys // target.group, topology.num_ranks)
@@ -64,6 +70,14 @@ def most_keys(shuffle: ShuffleSpec, topology: Topology) -> int:
 def num_columns(shuffle: ShuffleSpec, topology: Topology) -> int:
     """What is counted of a tile that leaves: rows of every key and, for a compact target, rank."""
     return most_keys(shuffle, topology) + MAX_RANKS * shuffle.program.is_compact
+
+
+def table_bytes(shuffle: ShuffleSpec) -> int:
+    """Bytes of the table that places keys, 0 if none does."""
+    target = shuffle.program.target
+    if target.kind == "dense" or target.placement.kind != "table":
+        return 0
+    return target.num_keys * ENTRY_BYTES
 
 
 def lay_out_slab(
@@ -81,6 +95,7 @@ def lay_out_slab(
             "within": [counted * COUNT_BYTES],
             "within_rows": [counted * COUNT_BYTES * compact],
             "counts": [counts * COUNT_BYTES],
+            "table": [table_bytes(shuffle)],
             "rows": [
                 places * field.num_elems * TORCH_DTYPES[field.dtype].itemsize
                 for field in shuffle.program.buffers["target"]
@@ -206,7 +221,7 @@ class Slabs:
             "slabs_out": address(memory.out),
             "slabs_in": address(memory.landed),
             "slab_bytes": memory.out.shape[1],
-            **{f"slab_{name}": forth[name][0] for name in ("within", "within_rows", "counts")},
+            **{f"slab_{name}": forth[name][0] for name in WORDS},
             "slab_columns": num_columns(shuffle, topology),
             "slab_keys": most_keys(shuffle, topology),
             "backs_out": address(memory.back_out),

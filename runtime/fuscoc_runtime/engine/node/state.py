@@ -32,9 +32,9 @@ STAGES = (
 
 # Positions in call.cuh's State; the last words are of every rank, of whom the Triton kernels may
 # know more,
-STATE_WORDS = 47
+STATE_WORDS = 48
 TROUBLES, BAD_KEYS, EXCESS, BAD_SIZES = 14, 17, 20, 21
-NUM_KINDS = 8
+NUM_KINDS = 9
 
 # and in its Page, behind the wait that is shown there, a word of 64 bits.
 PAGE_WORDS = 3 + NUM_KINDS + MAX_RANKS
@@ -135,6 +135,7 @@ class Trouble:
         outdated, overwritten: combines whose handle's memory, or whose rows, a later dispatch had
             taken.
         shared: segments that begin with the source cell of another one, and come back there.
+        misplaced: dispatches that ranks gave different tables to, by which keys are placed.
         refusals: calls that this rank had joined and others refused, by rank, of `MAX_RANKS` or of
             all nodes.
     """
@@ -147,6 +148,7 @@ class Trouble:
     outdated: int = 0
     overwritten: int = 0
     shared: int = 0
+    misplaced: int = 0
     refusals: tuple[int, ...] = (0,) * MAX_RANKS
 
 

@@ -136,9 +136,6 @@ class TritonNode:
                 self._prepared.clear()
             prepared = self._prepared[form] = self.prepared(*form)
         given = [address(each) for each in (*source, *inputs)]
-        if self._program.table is not None:
-            named = dict(zip(self.shuffle.program.inputs, given[len(source) :], strict=True))
-            given.append(named[self._program.table])
         begun = self._program.bits_of_cells(source)
         return self.start(prepared, given, num_sources, weights, num_slots, ragged, begun)
 
@@ -147,6 +144,7 @@ class TritonNode:
         program = self._program
         alike = {
             **program.sizes_given(extents),
+            **program.placement,
             **program.sizes(num_sources, self._programs),
             **program.points(num_sources),
             "num_sources": num_sources,
@@ -156,10 +154,6 @@ class TritonNode:
         varied = ["ticket", "weights" if self._reply is None else "reply.weights", "begun"]
         varied += self.shuffle.program.read
         varied += [f"input.{name}" for name in self.shuffle.program.inputs]
-        if program.table is None:
-            alike |= program.placement({})
-        else:
-            varied.append("key_to_rank")
         numbers = [
             {**lasting, **alike, "call": table.data_ptr()}
             for lasting, table in zip(self._lasting, self._tables, strict=True)

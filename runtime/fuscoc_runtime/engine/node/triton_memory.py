@@ -141,6 +141,7 @@ class TritonMemory:
         return lay_out(
             {
                 "counts": [2 * num_ranks * program.num_nodes * (program.num_columns + 1) * 4],
+                "tables": [2 * num_ranks * program.num_nodes * 8 * (program.table is not None)],
                 "plan_flags": [num_ranks * program.plan_blocks * 4],
                 "dispatch_flags": [sources * 4],
                 "combine_flags": [sources * 8],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -47,6 +47,7 @@ class TritonProgram:
         is_dense, is_compact, combines: what kind of shuffle it is.
         num_keys: that planning counts rows of; of several nodes those of this one.
         node_keys: of several nodes, the number of every key in the node that it is of.
+        table: the input that says where keys live, if one does.
         row_bytes: of a row of every field of the target.
     """
 
@@ -62,6 +63,7 @@ class TritonProgram:
         program = shuffle.program
         self.target, self.is_compact = program.target, program.is_compact
         self.is_dense = program.target.kind == "dense"
+        self.table = None if program.target.kind == "dense" else program.target.placement.table
         self.combines = "combine" in spec.kernels
         unused = ACROSS if self.num_nodes == 1 else INSIDE
         roles = spec.kernels.keys() - unused
@@ -81,7 +83,7 @@ class TritonProgram:
         self._key_to_rank: Tensor | None = None
         self.num_keys = self.target.num_keys if self.target.kind == "packed" else 1
         self.node_keys = self._node_owners = torch.empty(0, dtype=torch.int64)
-        if self.target.kind == "packed" and self.target.placement.kind != "table":
+        if self.target.kind == "packed" and self.table is None:
             self._key_to_rank = owners = key_to_rank(
                 self.target, topology, members.rank, {}, self.device
             )
@@ -89,6 +91,8 @@ class TritonProgram:
                 nodes = owners // self.num_ranks
                 self.node_keys, self._node_owners = numbered(nodes), owners[nodes == self.node]
                 self.num_keys = len(self._node_owners)
+        elif self.table is not None:  # it may change: any key can be of any node
+            self.node_keys = torch.arange(self.num_keys, device=members.device)
 
     def model(self, num_sms: int | None, combine_an_sm: int = 4) -> Programs:
         """How calls use ``num_sms`` SMs. Pieces are as long as tiles say, and what crosses nodes
@@ -137,11 +141,11 @@ class TritonProgram:
 
     def given(self, inputs: Sequence[Tensor], extents: Sequence[int]) -> dict[str, int]:
         """The relation's inputs and extents, by the manifest's value names."""
-        tensors = dict(zip(self.shuffle.program.inputs, inputs, strict=True))
+        tensors = zip(self.shuffle.program.inputs, inputs, strict=True)
         return {
-            **{f"input.{name}": address(tensor) for name, tensor in tensors.items()},
+            **{f"input.{name}": address(tensor) for name, tensor in tensors},
             **self.sizes_given(extents),
-            **self.placement(tensors),
+            **self.placement,
         }
 
     def sizes_given(self, extents: Sequence[int]) -> dict[str, int]:
@@ -155,21 +159,19 @@ class TritonProgram:
         }
 
     @property
-    def table(self) -> str | None:
-        """The input that says where keys live, if one does."""
-        if self.target.kind == "dense" or self._key_to_rank is not None:
-            return None
-        return self.target.placement.table
-
-    def placement(self, inputs: Mapping[str, Tensor]) -> dict[str, int]:
-        """Where keys live, by what a table among the ``inputs`` says or without one."""
+    def placement(self) -> dict[str, int]:
+        """Where keys live, unless an input says so."""
         owners = self._key_to_rank
-        if owners is None and self.target.kind == "packed":
-            owners = inputs[self.target.placement.table or ""]
         if owners is None:
             return {}
         given = {"key_to_rank": address(owners)}
         return given if self.num_nodes == 1 else given | {"node_owners": address(self._node_owners)}
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Arguments of launches that take the number of another name: of an input that places
+        keys."""
+        return {} if self.table is None else {"key_to_rank": f"input.{self.table}"}
 
     def fields_sent(self, source: Sequence[Tensor], rows_at: Sequence[int]) -> dict[str, int]:
         """What a dispatch is given of every field: its tensor, and where rows go in a window."""
@@ -196,7 +198,9 @@ class TritonProgram:
 
     def evaluating(self) -> list[Launch]:
         """The relation, with the numbers that `points` has; nothing if planning evaluates it."""
-        return [] if self.relation is None else [Launch(self.relation, "relation_programs")]
+        if self.relation is None:
+            return []
+        return [Launch(self.relation, "relation_programs", self.named)]
 
     def points(self, num_sources: int) -> dict[str, int]:
         """The points of so many source segments, and programs that evaluate them."""
@@ -214,8 +218,8 @@ class TritonProgram:
             programs = {"exchange": "exchanging", "place": "tiles"}
         elif self.sorts:
             programs = {"count": "sorting", "exchange": "plan_blocks"}
-        told = {"programs": "sorting"}  # those whose counts are exchanged
-        if follows := self.num_nodes > 1:
+        told = {"programs": "sorting", **self.named}  # those whose counts are exchanged
+        if (follows := self.num_nodes > 1) and self.table is None:
             told["key_to_rank"] = "node_owners"
         return [
             Launch(self.kernels[role], number, told, follows) for role, number in programs.items()
@@ -224,7 +228,7 @@ class TritonProgram:
     def moving(self) -> Launch:
         """What moves the rows of a dispatch that has been planned, with the numbers of `sizes`."""
         if self.sorts:
-            return Launch(self.kernels["sort"], "sorting")
+            return Launch(self.kernels["sort"], "sorting", self.named)
         return Launch(self.kernels["dispatch"], "programs")
 
     def sizes(self, num_sources: int, programs: Programs) -> dict[str, int]:

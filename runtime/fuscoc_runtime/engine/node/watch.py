@@ -39,6 +39,7 @@ from fuscoc_runtime.errors import (
     SizesError,
     SlotClashError,
     SourceClashError,
+    TablesDifferError,
 )
 from fuscoc_runtime.manifest.declared import Declared, DenseTarget, PackedTarget
 from fuscoc_runtime.manifest.schema import ShuffleSpec
@@ -90,6 +91,9 @@ def _error(
             return SizesError(rank, declared.source.layout, count)
         case "shared":
             return SourceClashError(rank, declared.source.layout, count)
+        case "misplaced":
+            assert isinstance(target, PackedTarget)
+            return TablesDifferError(target.placement.table or "", rank, count)
     return OutdatedError(rank, "routing" if kind == "outdated" else "rows", count)
 
 

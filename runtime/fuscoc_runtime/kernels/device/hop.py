@@ -24,14 +24,15 @@ def pack(
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
     weighted: tl.constexpr, tile: tl.constexpr, tiles: tl.constexpr, compact: tl.constexpr,
     given, relation: tl.constexpr, strided: tl.constexpr = False, counts: tl.constexpr = True,
-    apart: tl.constexpr = False, begun=0,
+    apart: tl.constexpr = False, begun=0, table=None,
 ):  # fmt: skip
     """All slabs of a dispatch, by programs that count, one for those of the planner, and others;
     where the relation gives slots nothing ``counts``. ``apart`` and ``begun`` are as in `place`.
     Without segments a rank may say why, where it ``says`` another number than 0: -1 if it refuses
     the call, or how many it has if these are more than there are places for. With exact sizes it
     also refuses it if one of its points cannot be moved. The shuffle's own ``relation(point,
-    given)`` says ranks, keys and cells of points; without one a kernel before has evaluated it."""
+    given)`` says ranks, keys and cells of points; without one a kernel before has evaluated it.
+    The ``table`` that places keys, if one does, travels along."""
     sync.follow()
     slabs.tell_exchange(call, 0)
     number = tl.program_id(0).to(tl.int64)
@@ -49,6 +50,9 @@ def pack(
             source_fields, slab_at, load_source, store_row, fanout, lanes, parts, weighted, strided,
             given, relation, counts, apart, begun,
         )  # fmt: skip
+        if table is not None:  # noqa: SIM102
+            if says >= 0:  # who refuses the call may have none
+                pack_table(call, number - counting, tl.num_programs(0) - counting, table)
     status = tl.where(says != 0, says, num_sources).to(tl.int32)
     tells = number == 0
     if sync.is_exact(call):  # who is the last knows of all points
@@ -81,6 +85,18 @@ def pack_share(
         for node in range(sync.word(call, words.NUM_NODES)):
             of_points = slabs.point_words(slabs.leaving(call, node)) + at
             tl.store(of_points, tl.full((POINTS,), -1, tl.int64), mask=at < num_points)
+
+
+@triton.jit
+def pack_table(call, begin, programs, table):
+    """What one of so many programs packs of the table that places keys."""
+    num_keys = sync.word(call, words.NUM_KEYS)
+    for first in range(begin * POINTS, num_keys, programs * POINTS):
+        key = first + tl.arange(0, POINTS).to(tl.int64)
+        owner = tl.load(table + key, mask=key < num_keys, other=0)
+        for node in range(sync.word(call, words.NUM_NODES)):
+            to = slabs.table_of(call, slabs.leaving(call, node))
+            tl.store(to + key, owner, mask=key < num_keys)
 
 
 @triton.jit

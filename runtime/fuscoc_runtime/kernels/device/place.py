@@ -28,7 +28,7 @@ def exchange(call, num_sources, num_slots):
     num_slots = tl.full((1,), 0, tl.int32) + num_slots.to(tl.int32)
     blocks = sync.word(call, words.PLAN_BLOCKS)
     for node in range(tl.program_id(0), blocks, tl.num_programs(0)):
-        sources = plan.told_sources(call, node, num_sources)
+        sources = reports.told_sources(call, node, num_sources)
         plan.store_counts(call, node, sources, tl.arange(0, 1), num_slots, COLUMNS, True)
         plan.flag_counts(call, node, blocks)
     for node in range(tl.program_id(0), blocks, tl.num_programs(0)):

@@ -24,7 +24,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, slabs = load("words"), load("vectors"), load("sync"), load("slabs")
-of_tiles, reports = load("tiles"), load("reports")
+of_tiles, reports, tables = load("tiles"), load("reports"), load("tables")
 
 RANKS = tl.constexpr(8)  # of all nodes, whose counts are looked at together
 COUNTS = tl.constexpr(2048)  # that a program of `exchange` adds up at once
@@ -128,14 +128,16 @@ def exchange(
     tiles: tl.constexpr,
     block: tl.constexpr,
     compact: tl.constexpr,
+    table=None,
 ):
     """Prefix sums over what programs have counted, and the counts of all ranks. A program has
     blocks of columns of what is of a node, and waits when all of its have been told: so there may
-    be fewer programs than blocks, and as few as run at once where ranks share a GPU."""
+    be fewer programs than blocks, and as few as run at once where ranks share a GPU. Of the
+    ``table`` that places keys, if one does, ranks tell each other, too."""
     sync.follow(True)
     blocks = sync.word(call, words.PLAN_BLOCKS)
     for number in range(tl.program_id(0), blocks, tl.num_programs(0)):
-        exchange_block(call, number, blocks, num_sources, keys, tile, tiles, block, compact)
+        exchange_block(call, number, blocks, num_sources, keys, tile, tiles, block, compact, table)
     for number in range(tl.program_id(0), blocks, tl.num_programs(0)):
         await_counts(call, number, blocks)
 
@@ -143,7 +145,7 @@ def exchange(
 @triton.jit
 def exchange_block(
     call, index, blocks, num_sources, keys: tl.constexpr, tile: tl.constexpr, tiles: tl.constexpr,
-    block: tl.constexpr, compact: tl.constexpr,
+    block: tl.constexpr, compact: tl.constexpr, table,
 ):  # fmt: skip
     """A block of columns of what is of a node: its prefix sums, and its counts told to all."""
     num_nodes = sync.word(call, words.NUM_NODES)
@@ -156,7 +158,7 @@ def exchange_block(
     size: tl.constexpr = tile[0] * tiles
     num_programs = (num_sources // num_nodes + size - 1) // size
     counted += node * num_programs * keys
-    sources = told_sources(call, node, num_sources)
+    sources = reports.told_sources(call, node, num_sources)
     if num_nodes > 1:
         # Of segments that there are; further places have none.
         counting = (tl.maximum(sources, 0) + size - 1) // size
@@ -170,7 +172,7 @@ def exchange_block(
     else:
         at = counted + key
         sums = add_up(at, keys, num_programs, at, num_programs, key < columns, keys, block)
-    store_counts(call, node, sources, key, sums, columns, number == 0)
+    store_counts(call, node, sources, key, sums, columns, number == 0, table)
     flag_counts(call, index, blocks)
 
 
@@ -195,18 +197,22 @@ def add_up(
 
 
 @triton.jit
-def tell_counts(call, num_sources, column, counts, columns):
+def tell_counts(call, num_sources, column, counts, columns, table=None):
     """Exchange the counts of this program's columns with all peers, and wait for theirs."""
-    sources = told_sources(call, 0, num_sources)
-    store_counts(call, 0, sources, column, counts, columns, tl.program_id(0) == 0)
+    sources = reports.told_sources(call, 0, num_sources)
+    store_counts(call, 0, sources, column, counts, columns, tl.program_id(0) == 0, table)
     flag_counts(call, tl.program_id(0), tl.num_programs(0))
     await_counts(call, tl.program_id(0), tl.num_programs(0))
 
 
 @triton.jit
-def store_counts(call, node, sources, column, counts, columns, is_first):
+def store_counts(call, node, sources, column, counts, columns, is_first, table=None):
     """Store the counts of this program's columns to all ranks, as those of the rank of a node that
-    has this one's place there; if it ``is_first``, also how many source segments that has."""
+    has this one's place there; if it ``is_first``, also how many source segments that has, and what
+    the ``table`` that places keys is told by."""
+    if table is not None:  # noqa: SIM102
+        if is_first:
+            sources = tables.tell(call, node, sources, table)
     epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
     num_ranks = sync.word(call, words.NUM_RANKS)
     source_rank = node * num_ranks + sync.word(call, words.RANK)
@@ -238,77 +244,74 @@ def await_counts(call, block, blocks):
 
 
 @triton.jit
-def told_sources(call, node, num_sources):
-    """What a rank tells of its source segments, or of those that have landed from a node. With
-    exact sizes it refuses the call, -1, if one of its points cannot be moved; between nodes its
-    slabs say so."""
-    sources = num_sources.to(tl.int32)
-    if sync.word(call, words.NUM_NODES) > 1:
-        sources = slabs.sources_of(call, node)
-    elif sync.is_exact(call):
-        routing = sync.array(call, words.ROUTING, tl.int32)
-        use = tl.load(routing + words.USES) + 1
-        sources = tl.where(tl.load(routing + words.DROPPED + (use & 1)) > 0, -1, sources)
-    return sources
-
-
-@triton.jit
 def assign(
     call, num_sources, key_to_rank, fanout: tl.constexpr, keys: tl.constexpr, block: tl.constexpr,
     align: tl.constexpr, padding: tl.constexpr, tile: tl.constexpr, tiles: tl.constexpr,
-    compact: tl.constexpr,
+    compact: tl.constexpr, placed: tl.constexpr = False,
 ):  # fmt: skip
-    """Slot codes of this program's tiles; the first one also says what this rank receives."""
+    """Slot codes of this program's tiles; the first one also says what this rank receives. Where
+    keys are ``placed`` by a table, ``key_to_rank`` is this rank's."""
     sync.follow(True)
+    if placed:
+        key_to_rank = tables.in_use(call, key_to_rank)
     counted = counts_of_program(call, keys)
     num_keys = sync.word(call, words.NUM_KEYS)
     columns = num_columns(call, compact)
     node = tl.program_id(0) // (tl.num_programs(0) // sync.word(call, words.NUM_NODES))
     # On their way while keys are placed.
     points = planned_points(call, of_tiles.tile_of(0, tiles), num_sources, fanout, tile, compact)
-    failed = place_keys(
-        call, node, counted, key_to_rank, num_keys, columns, block, align, padding, compact
+    _, drops = place_keys(
+        call, node, counted, key_to_rank, num_keys, columns, block, align, padding, compact, placed
     )
     tl.debug_barrier()
     assign_tile(
-        call, node, counted, of_tiles.tile_of(0, tiles), points, num_sources, failed, num_keys,
-        tile, compact,
+        call, node, counted, of_tiles.tile_of(0, tiles), points, num_sources, drops, num_keys,
+        fanout, tile, compact,
     )  # fmt: skip
     for number in range(1, tiles):
         index = of_tiles.tile_of(number, tiles)
         others = planned_points(call, index, num_sources, fanout, tile, compact)
         assign_tile(
-            call, node, counted, index, others, num_sources, failed, num_keys, tile, compact
+            call, node, counted, index, others, num_sources, drops, num_keys, fanout, tile, compact
         )
 
 
 @triton.jit
 def place_keys(
     call, node, counted, key_to_rank, num_keys, columns, block: tl.constexpr, align: tl.constexpr,
-    padding: tl.constexpr, compact: tl.constexpr,
+    padding: tl.constexpr, compact: tl.constexpr, placed: tl.constexpr,
 ):  # fmt: skip
     """Make what this program has ``counted`` before its rows, of every key, their first slots. The
-    first one says what this rank receives. Whether the call fails, and nothing of it is moved."""
+    first one says what this rank receives. Whether the call fails, and whether all points are
+    dropped: then, and with a fixed capacity where tables of ranks differ."""
     failed = sync.aborted(call) != 0
     counts = counts_of_ranks(call, columns)
+    drops, differs = failed, None
+    if placed:
+        differs = tables.differ(call, counts, columns)
+        drops = failed | differs
+        failed = failed | (differs & (sync.is_exact(call) != 0))
     begins = tl.full((words.MAX_RANKS,), 0, tl.int32)  # of the block's first key on every rank
     num_own = tl.full((), 0, tl.int32)
     for first in range(0, columns, block):
         key = first + tl.arange(0, block)
         base, begins, num_own = starts(
             call, node, key, begins, num_own, counts, key_to_rank, num_keys, columns, block, align,
-            padding, failed,
+            padding, drops,
         )  # fmt: skip
         # Through memory, since a vector cannot be indexed by another.
         tl.store(counted + key, tl.load(counted + key) + base)
-    failed = failed | reports.stops(call, counts, begins, columns)
+    stops = reports.stops(call, counts, begins, columns)
+    failed, drops = failed | stops, drops | stops
     if tl.program_id(0) == 0:
         rows = vectors.pick(begins, sync.word(call, words.RANK), words.MAX_RANKS)
         if compact:
             rows = rows_here(call, counts + num_keys, columns)
-        reports.report(call, counts, begins, rows, columns)
+        reports.report(call, counts, begins, rows, columns, differs)
+        if placed:
+            tables.note(call, counts, columns, differs)
         store_sources(call, counts, columns, failed)
-    return failed
+    return failed, drops
 
 
 @triton.jit
@@ -316,7 +319,7 @@ def rows_here(call, counts, columns):
     """Rows of a compact target on this rank."""
     rows = tl.full((), 0, tl.int32)
     column = sync.word(call, words.RANK) + tl.arange(0, 1)
-    for first in range(0, num_source_ranks(call), RANKS):
+    for first in range(0, sync.num_source_ranks(call), RANKS):
         _, theirs = counted_by(call, counts, first, column, column >= 0, columns)
         rows += vectors.total(vectors.total(theirs, 1), 0)
     return rows
@@ -327,21 +330,15 @@ def counted_by(call, counts, first, column, exists, columns):
     """Ranks of all nodes from ``first`` on, and what they have told of columns, 0 beyond them:
     [ranks, columns]."""
     peer = first + tl.arange(0, RANKS).to(tl.int64)
-    mask = (peer < num_source_ranks(call))[:, None] & exists[None, :]
+    mask = (peer < sync.num_source_ranks(call))[:, None] & exists[None, :]
     at = counts + peer[:, None] * (columns + 1) + column[None, :]
     return peer, tl.load(at, mask=mask, other=0)
 
 
 @triton.jit
-def num_source_ranks(call):
-    """Ranks of all nodes."""
-    return sync.word(call, words.NUM_RANKS) * sync.word(call, words.NUM_NODES)
-
-
-@triton.jit
 def starts(
     call, node, key, begins, num_own, counts, key_to_rank, num_keys, columns, block: tl.constexpr,
-    align: tl.constexpr, padding: tl.constexpr, failed,
+    align: tl.constexpr, padding: tl.constexpr, drops,
 ):  # fmt: skip
     """The first slot of the rows of a block of keys that are this rank's, or have landed from a
     node; then where the next block begins on every rank, and how many keys of this rank were before
@@ -351,7 +348,7 @@ def starts(
     source_rank = node * num_ranks + me
     rows = tl.full((block,), 0, tl.int32)
     base = tl.full((block,), 0, tl.int32)
-    for first in range(0, num_source_ranks(call), RANKS):
+    for first in range(0, sync.num_source_ranks(call), RANKS):
         peer, theirs = counted_by(call, counts, first, key, key < columns, columns)
         rows += vectors.total(theirs, 0)
         base += vectors.total(tl.where((peer < source_rank)[:, None], theirs, 0), 0)
@@ -368,7 +365,7 @@ def starts(
     if tl.program_id(0) == 0:
         capacity = sync.word(call, words.CAPACITY).to(tl.int32)
         place = num_own + vectors.running(own.to(tl.int32), 0) - 1
-        here = tl.where(failed, 0, tl.minimum(rows, tl.maximum(capacity - start, 0)))
+        here = tl.where(drops, 0, tl.minimum(rows, tl.maximum(capacity - start, 0)))
         tl.store(sync.array(call, words.KEY_COUNTS, tl.int32) + place, here, mask=own)
         tl.store(sync.array(call, words.KEY_STARTS, tl.int32) + place, start, mask=own)
     return base + start, begins, num_own + vectors.total(own.to(tl.int32), 0)
@@ -376,8 +373,8 @@ def starts(
 
 @triton.jit
 def assign_tile(
-    call, node, counted, tile_index, points, num_sources, failed, num_keys, tile: tl.constexpr,
-    compact: tl.constexpr,
+    call, node, counted, tile_index, points, num_sources, drops, num_keys, fanout: tl.constexpr,
+    tile: tl.constexpr, compact: tl.constexpr,
 ):  # fmt: skip
     """Slot codes of what `planned_points` says of a tile."""
     num_ranks = sync.word(call, words.NUM_RANKS)
@@ -393,9 +390,11 @@ def assign_tile(
         fits = fits & (row < num_ranks * sync.word(call, words.MAX_SOURCES))
         fits = fits & (row < capacity)
     overflowed = vectors.total((live & (fits == 0)).to(tl.int32), 0)
-    if (overflowed > 0) & (failed == 0):
+    if (overflowed > 0) & (drops == 0):
         slabs.note_dropped(call, node, words.OVERFLOWED, overflowed)
-    fits = fits & (failed == 0)
+    if drops & (node == sync.word(call, words.NODE)) & (sync.is_exact(call) == 0):
+        tables.drop_own(call, node, point, exists, to, fanout)
+    fits = fits & (drops == 0)
     to = tl.where(fits, to, -1)
     if compact:
         for peer in range(num_ranks):
@@ -440,7 +439,7 @@ def counts_of_ranks(call, columns):
     [ranks][columns + 1]."""
     epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
     counts = sync.section(call, sync.word(call, words.RANK), words.COUNTS_AT, tl.int32)
-    return counts + (epoch & 1) * num_source_ranks(call) * (columns + 1)
+    return counts + (epoch & 1) * sync.num_source_ranks(call) * (columns + 1)
 
 
 @triton.jit

@@ -7,7 +7,22 @@ import triton.language as tl
 
 from fuscoc_runtime.kernels.device import load
 
-words, vectors, sync = load("words"), load("vectors"), load("sync")
+words, vectors, sync, slabs = load("words"), load("vectors"), load("sync"), load("slabs")
+
+
+@triton.jit
+def told_sources(call, node, num_sources):
+    """What a rank tells of its source segments, or of those that have landed from a node. With
+    exact sizes it refuses the call, -1, if one of its points cannot be moved; between nodes its
+    slabs say so."""
+    sources = num_sources.to(tl.int32)
+    if sync.word(call, words.NUM_NODES) > 1:
+        sources = slabs.sources_of(call, node)
+    elif sync.is_exact(call):
+        routing = sync.array(call, words.ROUTING, tl.int32)
+        use = tl.load(routing + words.USES) + 1
+        sources = tl.where(tl.load(routing + words.DROPPED + (use & 1)) > 0, -1, sources)
+    return sources
 
 
 @triton.jit
@@ -39,11 +54,14 @@ def most_sources(call, counts, columns):
 
 
 @triton.jit
-def report(call, counts, slots, rows, columns):
-    """Tell the host, with exact sizes, what it waits for; by one program."""
+def report(call, counts, slots, rows, columns, differs=None):
+    """Tell the host, with exact sizes, what it waits for; by one program. Where tables of ranks
+    ``differs`` they refuse the call, all of them."""
     if sync.is_exact(call):
         peer = tl.arange(0, words.MAX_RANKS)
         sources = most_sources(call, counts, columns)
+        if differs is not None:
+            sources = tl.where(differs, -1, sources)
         store_report(call, words.REPORT_SLOTS + peer, slots)
         store_report(call, words.REPORT_SOURCES + peer, sources)
         store_report(call, words.REPORT_ROWS, rows)

@@ -2,11 +2,12 @@
 
 In a dispatch every source segment has a place in the slab of every node, the same in all. A slab
 has a header, then a word for every point, then what its rank has counted of them (`hop_counts`),
-then the rows, of the target's fields. The word says in its lower half to which rank of that node
-the point goes, and its key, as a slot code says rank and slot; where the relation gives slots,
-nothing is counted, and the slot itself is there. In its upper half are the bits of the weight. It
-is -1 if the point does not go there, and places without any such point hold no row. On the way back
-a slab has a header, a flag for every place, and what the node's rows of a segment add up to.
+then the table that places keys, if one does, then the rows, of the target's fields. The word says
+in its lower half to which rank of that node the point goes, and its key, as a slot code says rank
+and slot; where the relation gives slots, nothing is counted, and the slot itself is there. In its
+upper half are the bits of the weight. It is -1 if the point does not go there, and places without
+any such point hold no row. On the way back a slab has a header, a flag for every place, and what
+the node's rows of a segment add up to.
 
 A large slab travels in rounds, of the rows of some places each; all that is said of points goes
 with the first one.
@@ -193,6 +194,12 @@ def load_points(call, source, point, mask, fanout: tl.constexpr):
     slab, num_points = landed(call, node), sync.word(call, words.STRIDE) * fanout
     word = tl.load(point_words(slab) + point - node * num_points, mask=mask, other=-1)
     return tl.where(is_of(slab, tag_of(call)), word, -1)
+
+
+@triton.jit
+def table_of(call, slab):
+    """The table that its rank places keys by."""
+    return (slab + sync.word(call, words.SLAB_TABLE)).to(tl.pointer_type(tl.int64))
 
 
 @triton.jit

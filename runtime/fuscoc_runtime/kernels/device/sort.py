@@ -58,14 +58,15 @@ def count(
 
 @triton.jit
 def exchange(
-    call, num_sources, programs, columns: tl.constexpr, keys: tl.constexpr, block: tl.constexpr
-):
+    call, num_sources, programs, columns: tl.constexpr, keys: tl.constexpr, block: tl.constexpr,
+    table=None,
+):  # fmt: skip
     """``plan.exchange``, of what so many ``programs`` have counted."""
     key = tl.program_id(0) * block + tl.arange(0, block)
     counted = sync.array(call, words.TILE_COUNTS, tl.int32)
     at = counted + key
     sums = plan.add_up(at, keys, programs, at, programs, key < columns, keys, block)
-    plan.tell_counts(call, num_sources, key, sums, columns)
+    plan.tell_counts(call, num_sources, key, sums, columns, table)
 
 
 @triton.jit
@@ -73,15 +74,15 @@ def dispatch(
     call, num_sources, key_to_rank, ticket, source_fields, rows_at, load_sources: tl.constexpr,
     store_rows: tl.constexpr, cells: tl.constexpr, num_keys: tl.constexpr, keys: tl.constexpr,
     align: tl.constexpr, padding: tl.constexpr, tile_bits: tl.constexpr,
-    tile_rows: tl.constexpr,
+    tile_rows: tl.constexpr, placed: tl.constexpr = False,
 ):  # fmt: skip
     """Slots and rows of this program's share: 2**``tile_bits`` segments are sorted at once, and
     ``tile_rows`` rows moved."""
     tile: tl.constexpr = 2**tile_bits
     epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
     counted = plan.counts_of_program(call, keys)
-    failed = plan.place_keys(
-        call, 0, counted, key_to_rank, num_keys, num_keys, keys, align, padding, False
+    failed, drops = plan.place_keys(
+        call, 0, counted, key_to_rank, num_keys, num_keys, keys, align, padding, False, placed
     )
     tl.debug_barrier()
     key = tl.arange(0, keys)
@@ -91,7 +92,7 @@ def dispatch(
     for first in range(begin, end, tile):
         limit = tl.minimum(first + tile, end)
         slots, sources, codes = assign(
-            call, first, limit, counted, slots, key_to_rank, failed, keys, tile_bits
+            call, first, limit, counted, slots, key_to_rank, drops, keys, tile_bits
         )
         if tile == tile_rows:
             many.copy(
@@ -133,7 +134,7 @@ def tell(call, first, limit, tile: tl.constexpr):
 
 @triton.jit
 def assign(
-    call, first, limit, counted, slots, key_to_rank, failed, keys: tl.constexpr,
+    call, first, limit, counted, slots, key_to_rank, drops, keys: tl.constexpr,
     tile_bits: tl.constexpr,
 ):  # fmt: skip
     """The next ``slots`` of all keys behind the tile from ``first`` on; then its segments, sorted
@@ -152,10 +153,12 @@ def assign(
     source = both & (tile - 1)
     has = key < keys
     slot = tl.load(counted + key, mask=has, other=0) + place
-    fits = has & (slot < sync.word(call, words.CAPACITY).to(tl.int32)) & (failed == 0)
+    fits = has & (slot < sync.word(call, words.CAPACITY).to(tl.int32)) & (drops == 0)
     overflowed = vectors.total((has & (fits == 0)).to(tl.int32), 0)
-    if (overflowed > 0) & (failed == 0):
+    if (overflowed > 0) & (drops == 0):
         sync.note_dropped(call, words.OVERFLOWED, overflowed)
+    if drops & (sync.is_exact(call) == 0):
+        sync.drop(call, overflowed)
     to = tl.load(key_to_rank + key, mask=has, other=0) - sync.first_rank(call)
     code = tl.where(fits, (to.to(tl.int32) << words.SLOT_BITS) + slot, -1)
     tl.store(at + source, code, mask=first + source < limit)

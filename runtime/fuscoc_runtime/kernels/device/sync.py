@@ -65,6 +65,12 @@ def first_rank(call):
 
 
 @triton.jit
+def num_source_ranks(call):
+    """Ranks of all nodes."""
+    return word(call, words.NUM_RANKS) * word(call, words.NUM_NODES)
+
+
+@triton.jit
 def signal(call, name: tl.constexpr, index, epoch):
     """Set the flag ``index`` of a section at every peer, behind all this program has stored."""
     rank = word(call, words.RANK)
@@ -89,6 +95,12 @@ def note_dropped(call, trouble, times):
     the host is told otherwise."""
     if is_exact(call) == 0:
         note(call, trouble, times)
+    drop(call, times)
+
+
+@triton.jit
+def drop(call, times):
+    """Count points that the running dispatch does not move."""
     routing = array(call, words.ROUTING, tl.int32)
     use = tl.load(routing + words.USES) + 1
     tl.atomic_add(routing + words.DROPPED + (use & 1), times)

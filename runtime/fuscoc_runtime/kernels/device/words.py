@@ -112,7 +112,9 @@ TURNS_AT = tl.constexpr(96)  # i64 [num_ranks] latest combine whose second turn 
 CALL_TAG = tl.constexpr(97)  # with exact sizes what slabs are told by: a call, and the dispatch
 # whose routing it follows; 0: by the epoch
 IS_KNOWN = tl.constexpr(98)  # 1: a dispatch along a known routing, whose report no host waits for
-NUM_WORDS = tl.constexpr(99)
+TABLES_AT = tl.constexpr(99)  # i64 [2 parities][num_ranks] what each places keys by; see `tables`
+SLAB_TABLE = tl.constexpr(100)  # where a slab has that table, i64 [keys], in bytes
+NUM_WORDS = tl.constexpr(101)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
@@ -135,9 +137,10 @@ BAD_SIZES = tl.constexpr(21)  # dispatches whose ragged sizes were none, which m
 OUTDATED = tl.constexpr(22)  # combines with a handle whose memory a later dispatch had taken
 OVERWRITTEN = tl.constexpr(23)  # combines of rows that a later dispatch had replaced
 SHARED = tl.constexpr(24)  # segments that begin with the source cell of another one of the call
-REFUSALS = tl.constexpr(25)  # [NUM_KNOWN] calls that a rank refused while this one had joined
+MISPLACED = tl.constexpr(25)  # dispatches that ranks gave different tables to, which moved nothing
+REFUSALS = tl.constexpr(26)  # [NUM_KNOWN] calls that a rank refused while this one had joined
 # them; behind these [NUM_KNOWN] the latest of them that was a combine, by NUM_COMBINES
-NUM_KINDS = tl.constexpr(8)  # words from BAD_KEYS to REFUSALS
+NUM_KINDS = tl.constexpr(9)  # words from BAD_KEYS to REFUSALS
 
 # Words of the page, in the host's memory, behind a wait that takes long, i64.
 PAGE_TROUBLES = tl.constexpr(2)  # those of the state, from BAD_KEYS on; behind them ABORT, not 0 if

@@ -33,6 +33,7 @@ struct State {
   u32 outdated;            // combines with a handle whose memory a later dispatch had taken
   u32 overwritten;         // combines of rows in the window that a later dispatch had replaced
   u32 shared;              // segments that begin with the source cell of another one of the call
+  u32 misplaced;           // dispatches that ranks gave different tables to, which moved nothing (Triton)
   u32 refusals[kMaxRanks]; // calls that a rank refused while this one had joined them
   u32 noted[kMaxRanks];    // num_combines of the latest of them that was a combine
   u32 sent[2];             // CTAs that have sent all their rows (compact targets)
@@ -40,7 +41,7 @@ struct State {
   u32 planned;             // and the CTAs of that kernel that have finished
   u32 cleared[2];          // parts of a result that are 0 (pieces), as of the work counters of a combine
 };
-constexpr int kNumTroubles = 8 + kMaxRanks;  // words from `bad_keys` on
+constexpr int kNumTroubles = 9 + kMaxRanks;  // words from `bad_keys` on
 
 // In the host's memory, where host and kernels meet without a call of CUDA: the host may be waiting in
 // one, for these very kernels, and its other threads could then make none.
