@@ -47,6 +47,11 @@ PLACES = {"first_place": "first", "end_place": "end"}
 PLACED = {"first": "first_place", "end": "end_place"}
 """and what they make of it."""
 
+PLANNED = {name: name for name in ("count", "exchange", "assign")}
+"""What plans inside a node, by role,"""
+LANDED = {f"{name}_landed": name for name in ("exchange", "assign")}
+"""and across nodes where inside one short rows are planned as they are moved."""
+
 ROW_KERNELS = ("sort", "dispatch", "combine", "pack", "forward", "collect", "finish")
 """Those that hold rows in registers."""
 
@@ -90,7 +95,7 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
         sizes[rows] = tuple(PieceSizes(**each) for each in sizes[rows] or ())
     tile = TritonSizes(**sizes)
     # What varies with the outermost index, or says strides too, has a kernel of its own.
-    packs = tile.crosses_nodes and not shuffle.ragged and not is_strided(shuffle)
+    packs = not shuffle.ragged and not is_strided(shuffle)
     evaluates = packs or tile.sorted_rows > 1
     relation = PointRelation(module, shuffle) if evaluates else None
     printer = _Printer(shuffle, tile, words, relation)
@@ -98,11 +103,11 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
     modules += [] if shuffle.given_slots else ["padding"]
     modules += ["vectors"] if relation is not None and "vectors." in relation.text else []
     modules += ["combine"] if shuffle.combine is not None else []
-    if tile.crosses_nodes:
-        modules += ["slabs", "hop", *(["hop_back"] if shuffle.combine is not None else [])]
+    modules += ["plan"] if printer.sorts else []
+    modules += ["slabs", "hop", *(["hop_back"] if shuffle.combine is not None else [])]
     header = print_header(shuffle.name, spec, modules)
-    own = many_functions if tile.tile_rows > 1 else row_functions
-    text = "\n\n".join([header, *own(shuffle, tile), *printer.texts()])
+    many = many_functions(shuffle, tile) if tile.tile_rows > 1 else []
+    text = "\n\n".join([header, *many, *row_functions(shuffle, tile), *printer.texts()])
     return NodeKernels(
         file=f"kernels/{shuffle.name}.node.py",
         text=text,
@@ -151,10 +156,10 @@ class _Printer:
         self.shuffle, self.tile, self.words, self.relation = shuffle, tile, words, relation
         self.lanes = power_of_two(shuffle.fanout)
         self.tile_points = (tile.plan_points // self.lanes, self.lanes)
-        self.tile_sources = self.tile_points[0] * tile.plan_tiles
         self.sorts = tile.sorted_rows > 1
         if self.sorts:
-            self.tile_sources = tile.sorted_rows
+            self.tile_points = (tile.sorted_rows, 1)
+        self.tile_sources = self.tile_points[0] * tile.plan_tiles
         self.columns = shuffle.num_columns
         self.keys = power_of_two(self.columns)
         self.planner = "place" if shuffle.given_slots else "sort" if self.sorts else "plan"
@@ -162,18 +167,19 @@ class _Printer:
         self.printed: dict[str, NodeKernel] = {}
 
     def texts(self) -> list[str]:
-        """Every kernel."""
+        """Every kernel: those inside a node, then those across nodes, where rows move one by one
+        and planning has no part in it."""
         combines = self.shuffle.combine is not None
+        landed = list[str]()
         if self.sorts:
             assert self.relation is not None
             planned = self.sort(self.relation)
+            landed = self.plan(LANDED)
         else:
-            planned = self.place() if self.shuffle.given_slots else self.plan()
+            planned = self.place() if self.shuffle.given_slots else self.plan(PLANNED)
         inside = [*planned, self.dispatch(), *([self.combine()] if combines else [])]
-        if not self.tile.crosses_nodes:
-            return inside
-        evaluated = [] if self.relation is None else [self.relation.text]
-        across = [self.pack(), self.forward(), *(self.back() if combines else [])]
+        evaluated = [] if self.relation is None or self.sorts else [self.relation.text]
+        across = [*landed, self.pack(), self.forward(), *(self.back() if combines else [])]
         return [*inside, *evaluated, *across]
 
     def place(self) -> list[str]:
@@ -186,7 +192,8 @@ class _Printer:
             self.kernel("place", "place.place", begun, sizes),
         ]
 
-    def plan(self) -> list[str]:
+    def plan(self, kernels: Mapping[str, str]) -> list[str]:
+        """Those of the planner, by their roles."""
         sizes: dict[str, object] = {
             "fanout": self.shuffle.fanout,
             "keys": self.keys,
@@ -207,8 +214,8 @@ class _Printer:
         constants["exchange"] |= {"block": self.tile.plan_keys, **self.given_table()}
         constants["assign"] |= self.placed()
         return [
-            self.kernel(name, f"plan.{name}", given.get(name, {}), constants[name])
-            for name in constants
+            self.kernel(role, f"plan.{name}", given.get(name, {}), constants[name])
+            for role, name in kernels.items()
         ]
 
     def sort(self, relation: PointRelation) -> list[str]:
@@ -260,6 +267,7 @@ class _Printer:
             "rows_at": as_tuple(list(places)),
             **functions,
             **self.row_sizes(),
+            **self.many_sizes(),
             **(self.cells() if self.tile.tile_rows > 1 else {}),
         }
         if is_strided(self.shuffle):
@@ -278,6 +286,7 @@ class _Printer:
             "num_fields": len(self.shuffle.leaving),
             "partial_bytes": partial_bytes(self.shuffle)[1],
             **self.row_sizes(),
+            **self.many_sizes(),
         }
         if self.shuffle.is_placed:
             constants |= {"places": True, "strided": is_strided(self.shuffle)}
@@ -409,8 +418,11 @@ class _Printer:
             "lanes": self.lanes,
             "parts": self.tile.row_parts,
             "weighted": self.shuffle.weighted,
-            **({"tile_rows": self.tile.tile_rows} if self.tile.tile_rows > 1 else {}),
         }
+
+    def many_sizes(self) -> dict[str, object]:
+        """How many rows move at once, where they do."""
+        return {"tile_rows": self.tile.tile_rows} if self.tile.tile_rows > 1 else {}
 
     def kernel(
         self,

@@ -122,15 +122,14 @@ def row_functions(shuffle: CudaShuffle, sizes: TritonSizes) -> list[str]:
         function("load_row(part, base, at, slot)", [*found, _returns(arriving, held)]),
         function("store_row(part, base, at, slot, tiles)", _stores(arriving, rows)),
     ]
-    if sizes.crosses_nodes:  # see ``slabs.cell_of``
-        landed = [
-            "if cell[2]:",
-            "    tiles = load_source(part, source[1], cell[3])",
-            "else:",
-            "    tiles = load_row(part, cell[0], source[0], cell[1])",
-            "return tiles",
-        ]
-        functions.append(function("load_landed(part, source, cell)", landed))
+    landed = [  # see ``slabs.cell_of``
+        "if cell[2]:",
+        "    tiles = load_source(part, source[1], cell[3])",
+        "else:",
+        "    tiles = load_row(part, cell[0], source[0], cell[1])",
+        "return tiles",
+    ]
+    functions.append(function("load_landed(part, source, cell)", landed))
     if any(cast.scales and not cast.applied for cast in shuffle.casts):
         functions.insert(0, AMAX_TEXT)
     if any(cast.factors for cast in shuffle.casts):

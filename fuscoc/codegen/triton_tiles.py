@@ -60,7 +60,6 @@ class TritonSizes:
     row_warps: int
     tile_rows: int
     sorted_rows: int
-    crosses_nodes: bool
     moved: tuple[PieceSizes, ...]
     arriving: tuple[PieceSizes, ...]
     summed: tuple[PieceSizes, ...]
@@ -147,7 +146,6 @@ def choose_triton_sizes(shuffle: CudaShuffle) -> TritonSizes:
         row_warps=COPY_WARPS if tile_rows > 1 else warps_for(whole // parts),
         tile_rows=tile_rows,
         sorted_rows=SORTED_ROWS if is_sorted else 1,
-        crosses_nodes=tile_rows == 1,
         moved=moved,
         arriving=_moved(arriving, cuts, parts) if cuts else (),
         summed=tuple(_pieces(field, parts, ITEM_BYTES[field.dtype]) for field in summed),

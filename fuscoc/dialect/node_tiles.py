@@ -24,7 +24,7 @@ from fuscoc.codegen.cuda_tiles import (
 )
 from fuscoc.codegen.cuda_types import num_columns
 from fuscoc.codegen.triton_tiles import WORDS
-from fuscoc.dialect.attrs import Array, Flag, Integer, Record, Text, VerifyError, attributes
+from fuscoc.dialect.attrs import Array, Integer, Record, Text, VerifyError, attributes
 from fuscoc.dialect.base import Op, ops_of
 from fuscoc.dialect.dtypes import num_bytes
 from fuscoc.dialect.fused import (
@@ -119,14 +119,13 @@ class TritonTile(Op, name="triton_tile"):
     ``plan_points`` points, holds the counts of ``plan_block`` keys, and exchanges those of
     ``plan_keys``. One that moves rows takes them in ``row_parts`` parts, by ``row_warps`` warps;
     short rows ``tile_rows`` at once. With ``sorted_rows`` above 1 it also plans them, so many at
-    once, in the order of their keys. Where it ``crosses_nodes`` there are kernels for segments that
-    have come over the network, too.
+    once, in the order of their keys. Segments that have come over the network move one by one.
 
     A part of a field is ``part_elems`` elements in ``pieces`` of so many lanes; accesses are
     aligned to ``align_bytes``. Fields are ``moved`` as words, but for those of casts; where there
     are any, ``arriving`` says how rows are stored. They are ``summed`` as elements.
 
-    ``"fsc.triton_tile"() {crosses_nodes = 1 : i64, moved = [{align_bytes = 16 : i64, field = "x",
+    ``"fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x",
     part_elems = 1792 : i64, pieces = [1024 : i64, 512 : i64, 256 : i64]}], plan_block = 256 : i64,
     plan_keys = 8 : i64, plan_points = 128 : i64, plan_tiles = 1 : i64, plan_warps = 4 : i64,
     row_parts = 1 : i64, row_warps = 4 : i64, sorted_rows = 1 : i64, tile_rows = 1 : i64} : ()
@@ -143,7 +142,6 @@ class TritonTile(Op, name="triton_tile"):
         row_warps=Integer(1),
         tile_rows=Integer(1),
         sorted_rows=Integer(1),
-        crosses_nodes=Flag(),
         moved=Array(PIECE_SIZES),
         arriving=Array(PIECE_SIZES, optional=True),
         summed=Array(PIECE_SIZES, optional=True),
@@ -189,8 +187,6 @@ class TritonTile(Op, name="triton_tile"):
             _check_tiled(op, points, loads, bool(casts or sums))
         if op.read("sorted_rows") > 1:
             _check_sorted_tiles(op, points)
-        if op.read("crosses_nodes") and op.read("tile_rows") > 1:
-            raise VerifyError("must not cross nodes with many rows at once")
 
 
 def rows_beside(op):

@@ -122,7 +122,7 @@ def _window(
             others = product(nodes - 1, _staged_places(places, ranks, nodes, node.partial_bytes))
             staged = arithmetic("+", places, others)
         yield Part("staging", use, product(ranks - 1, node.partial_bytes, staged))
-    points = product(sources, program.fanout, node.point_bytes)
+    points = product(sources, program.fanout, node.point_bytes(nodes))
     yield Part("points", "slots and weights of every point, for every handle", points, ENTRIES)
     if program.is_compact:
         yield Part("row index", "the row of every slot", product(slots, 8), ENTRIES)

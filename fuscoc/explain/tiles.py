@@ -137,7 +137,6 @@ def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
             "most",
         }
     return planned | {
-        "crosses_nodes": "1 if segments may have crossed the network: moved one by one",
         "plan_keys": "keys whose counts a program exchanges, or all if they are fewer",
         "row_parts": f"the fewest parts of a row of {row_bytes:,} B, as long as it ever is, that "
         f"fit into registers, {PART_BYTES:,} B",

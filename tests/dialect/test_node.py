@@ -16,7 +16,7 @@ from tests.dialect.support import edited, error_of, round_trips
 from tests.specs import checked_example, moe, moe_fp8
 
 NODE, CUDA, TRITON = "'fsc.node' op ", "'fsc.cuda_tile' op ", "'fsc.triton_tile' op "
-TILE = """"fsc.triton_tile"() {crosses_nodes = 1 : i64, moved = [{align_bytes = 16 : i64,
+TILE = """"fsc.triton_tile"() {moved = [{align_bytes = 16 : i64,
     field = "x", part_elems = 8 : i64, pieces = [8 : i64]}], plan_block = 256 : i64,
     plan_keys = 8 : i64, plan_points = 128 : i64, plan_tiles = 1 : i64, plan_warps = 4 : i64,
     row_parts = 1 : i64, row_warps = 4 : i64, sorted_rows = 1 : i64, tile_rows = 1 : i64} : () -> ()

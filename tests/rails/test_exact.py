@@ -16,7 +16,7 @@ from tests.engine import specs
 from tests.engine.pool import Died, Pool
 from tests.node_triton.test_any_rows import CASTS
 from tests.rails import exact_work
-from tests.rails.test_rails import COMPACT, CYCLIC, SMALL, WIDE
+from tests.rails.test_rails import COMPACT, CYCLIC, SHORT, SMALL, WIDE
 
 NIGHTLY = pytest.mark.nightly
 BY_A_CALL = CASTS["normalised by a call"]
@@ -43,6 +43,7 @@ def by(name: str, topology: str) -> partial[Any]:
     ("text", "topology", "batches"),
     [
         pytest.param(SMALL, "2x1", [(3, 0), (45, 5), (0, 0), (1, 1)], id="sum"),
+        pytest.param(SHORT, "2x1", [(3, 0), (300, 5), (0, 0)], id="short"),
         pytest.param(COMPACT, "2x2", [(1, 0, 2, 1), (0, 0, 0, 40)], id="compact", marks=NIGHTLY),
         pytest.param(WIDE, "3x1", [(2, 0, 4)], id="wide", marks=NIGHTLY),
         pytest.param(specs.FIELDS, "4x1", [(0, 3, 1, 2)], id="fields", marks=NIGHTLY),

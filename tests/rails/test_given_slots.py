@@ -67,10 +67,11 @@ def test_calls(pool: Pool, name: str, topology: str) -> None:
     ("text", "options"),
     [
         (specs.GRID, {"capacity": 99}),
+        (EXAMPLES["reshard"].text, EXAMPLES["reshard"].options),
         (EXAMPLES["kv_pages"].text, EXAMPLES["kv_pages"].options),
         (EXAMPLES["vit_patches_normalised"].text, EXAMPLES["vit_patches_normalised"].options),
     ],
-    ids=["grid", "pages that come back", "ragged casts without a way back"],
+    ids=["grid", "short", "pages that come back", "ragged casts without a way back"],
 )
 def test_kinds_of_segments(pool: Pool, text: str, options: dict[str, Any], topology: str) -> None:
     """Scattered ones, and of ragged sources; on some ranks none."""

@@ -15,6 +15,7 @@ from tests.rails import rail_work
 SMALL = specs.routed("f32")
 COMPACT = specs.routed("f32", capacity="compact")
 WIDE = specs.routed("bf16", hidden=40, keys=12, topk=8, align=1)
+SHORT = specs.copied("f32", 5)  # moved many at once inside a node
 CYCLIC = specs.routed("f16", keys=7, topk=8, reduce="max", placement="cyclic", capacity="compact")
 
 
@@ -40,8 +41,9 @@ def path(text: str) -> str:
         (WIDE, "3x1", [(2, 0, 4)]),
         (specs.FIELDS, "4x1", [(0, 3, 1, 2)]),
         (CYCLIC, "2x2", [(1, 0, 2, 1)]),
+        (SHORT, "2x1", [(3, 0), (1, 12)]),
     ],
-    ids=["sum", "wide", "fields", "compact max"],
+    ids=["sum", "wide", "fields", "compact max", "short"],
 )
 def test_calls(pool: Pool, text: str, topology: str, batches: list[tuple[int, ...]]) -> None:
     """Uneven ranks, some without segments: rows bit by bit, results within rounding."""

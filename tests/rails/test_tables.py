@@ -39,6 +39,7 @@ def path(name: str) -> str:
         pytest.param("compact", "2x2", True, marks=NIGHTLY),
         ("compact", "1x3", True),
         ("short", "1x2", True),
+        ("short", "2x1", True),
     ],
 )
 def test_calls(pool: Pool, name: str, topology: str, is_exact: bool) -> None:
@@ -55,6 +56,7 @@ def test_calls(pool: Pool, name: str, topology: str, is_exact: bool) -> None:
         pytest.param("expanded", "2x2", 2, marks=NIGHTLY),
         ("compact", "1x3", 2),
         ("short", "1x2", 0),
+        pytest.param("short", "2x1", 0, marks=NIGHTLY),
     ],
 )
 def test_fixed_capacity_finds_another_table(pool: Pool, name: str, topology: str, who: int) -> None:

@@ -127,8 +127,6 @@ def _between_nodes(shuffle: ShuffleSpec, node: NodeSpec, topology: Topology) -> 
         return "its slots follow from pieces, which are planned inside one node only"
     if shuffle.reply is not None:
         return "it has a reply, whose kernels of a fixed capacity work inside one node only"
-    if "pack" not in node.kernels:
-        return "its rows are short and moved many at once, which is done inside one node only"
     if target.kind == "packed" and target.num_keys >> SLOT_BITS:
         return f"it has {target.num_keys} keys, and a slab counts {(1 << SLOT_BITS) - 1}"
     if topology.ranks_per_node > MAX_RANKS:

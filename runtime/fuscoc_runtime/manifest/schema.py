@@ -99,11 +99,10 @@ class NodeSpec:
     tile: Mapping[str, int]
     pieces: PiecesSpec | None = None
 
-    @property
-    def point_bytes(self) -> int:
-        """Bytes that ranks tell each other of a point: its slot code and weight, or the code alone
-        where rows are moved many at once, which have no weights."""
-        return 4 if self.tile.get("tile_rows", 1) > 1 else 8
+    def point_bytes(self, num_nodes: int) -> int:
+        """Bytes that ranks of a node, of so many, tell each other of a point: its slot code and
+        weight, or the code alone where rows are moved many at once, which have no weights."""
+        return 4 if num_nodes == 1 and self.tile.get("tile_rows", 1) > 1 else 8
 
 
 @dataclass(frozen=True)

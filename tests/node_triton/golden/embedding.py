@@ -13,6 +13,10 @@ dispatch = load("dispatch")
 padding = load("padding")
 vectors = load("vectors")
 combine = load("combine")
+plan = load("plan")
+slabs = load("slabs")
+hop = load("hop")
+hop_back = load("hop_back")
 
 
 @triton.jit
@@ -53,6 +57,71 @@ def load_back(rows, slots, here, sent, has, lost):
 def store_results(result, places, has, tiles):
     row_0 = (result[0] + places * 8).to(tl.pointer_type(tl.int64))
     tl.store(row_0[:, None] + tl.arange(0, 1)[None, :], tiles[0], mask=has[:, None])
+
+
+@triton.jit
+def load_source(part, source, cell):
+    row_0 = (source[0] + cell * 8).to(tl.pointer_type(tl.int64))
+    tile_0 = tl.load(row_0 + tl.arange(0, 1))
+    return (tile_0,)
+
+
+@triton.jit
+def load_row(part, base, at, slot):
+    row_0 = (base + at[0] + slot * 8).to(tl.pointer_type(tl.int64))
+    tile_0 = tl.load(row_0 + tl.arange(0, 1))
+    return (tile_0,)
+
+
+@triton.jit
+def store_row(part, base, at, slot, tiles):
+    row_0 = (base + at[0] + slot * 8).to(tl.pointer_type(tl.int64))
+    tl.store(row_0 + tl.arange(0, 1), tiles[0])
+
+
+@triton.jit
+def load_landed(part, source, cell):
+    if cell[2]:
+        tiles = load_source(part, source[1], cell[3])
+    else:
+        tiles = load_row(part, cell[0], source[0], cell[1])
+    return tiles
+
+
+@triton.jit
+def zero():
+    return (tl.full((1,), 0, tl.int64),)
+
+
+@triton.jit
+def add_row(part, rows, slot, weight, has, sums):
+    row_0 = (rows[0] + slot * 8).to(tl.pointer_type(tl.int64))
+    tile_0 = tl.load(row_0 + tl.arange(0, 1))
+    return (tile_0,)
+
+
+@triton.jit
+def add_partial(part, row, has, sums):
+    row_0 = row.to(tl.pointer_type(tl.int64))
+    tile_0 = tl.load(row_0 + tl.arange(0, 1))
+    return (tile_0,)
+
+
+@triton.jit
+def store_partial(part, row, tiles):
+    row_0 = row.to(tl.pointer_type(tl.int64))
+    tl.store(row_0 + tl.arange(0, 1), tiles[0])
+
+
+@triton.jit
+def lost():
+    return (tl.full((1,), -1, tl.int64),)
+
+
+@triton.jit
+def store_result(part, result, source, tiles):
+    row_0 = (result[0] + source * 8).to(tl.pointer_type(tl.int64))
+    tl.store(row_0 + tl.arange(0, 1), tiles[0])
 
 
 @triton.jit
@@ -215,4 +284,203 @@ def embedding_node_combine(
         parts=1,
         weighted=False,
         tile_rows=512,
+    )
+
+
+@triton.jit(do_not_specialize=range(2))
+def embedding_node_exchange_landed(call: tl.int64, num_sources: tl.int64):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    plan.exchange(call, num_sources, keys=256, tile=(256, 1), tiles=1, block=2, compact=False)
+
+
+@triton.jit(do_not_specialize=range(3))
+def embedding_node_assign_landed(call: tl.int64, num_sources: tl.int64, key_to_rank: tl.int64):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    key_to_rank = key_to_rank.to(tl.int64).to(tl.pointer_type(tl.int64))
+    plan.assign(
+        call,
+        num_sources,
+        key_to_rank,
+        fanout=1,
+        keys=256,
+        align=1,
+        padding=padding.fewest,
+        tile=(256, 1),
+        tiles=1,
+        block=256,
+        compact=False,
+    )
+
+
+@triton.jit(do_not_specialize=range(9))
+def embedding_node_pack(
+    call: tl.int64,
+    num_sources: tl.int64,
+    says: tl.int64,
+    weights: tl.int64,
+    source_0: tl.int64,
+    slab_at_0: tl.int64,
+    input_indices: tl.int64,
+    extent_ranks: tl.int64,
+    owners: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    says = says.to(tl.int64)
+    weights = weights.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
+    slab_at_0 = slab_at_0.to(tl.int64)
+    input_indices = input_indices.to(tl.int64).to(tl.pointer_type(tl.int64))
+    extent_ranks = extent_ranks.to(tl.int64)
+    owners = owners.to(tl.int64).to(tl.pointer_type(tl.int64))
+    hop.pack(
+        call,
+        num_sources,
+        says,
+        weights,
+        source_fields=(source_0,),
+        slab_at=(slab_at_0,),
+        load_source=load_source,
+        store_row=store_row,
+        fanout=1,
+        lanes=1,
+        parts=1,
+        weighted=False,
+        tile=(256, 1),
+        tiles=1,
+        compact=False,
+        given=(input_indices, extent_ranks, owners),
+        relation=relation,
+    )
+
+
+@triton.jit(do_not_specialize=range(9))
+def embedding_node_forward(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    weights: tl.int64,
+    slab_at_0: tl.int64,
+    source_0: tl.int64,
+    rows_at_0: tl.int64,
+    first_place: tl.int64,
+    end_place: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    slab_at_0 = slab_at_0.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
+    rows_at_0 = rows_at_0.to(tl.int64)
+    first_place = first_place.to(tl.int64)
+    end_place = end_place.to(tl.int64)
+    dispatch.dispatch(
+        call,
+        num_sources,
+        ticket,
+        weights,
+        source_fields=((slab_at_0,), (source_0,)),
+        rows_at=(rows_at_0,),
+        load_source=load_landed,
+        load_row=load_row,
+        store_row=store_row,
+        fanout=1,
+        lanes=1,
+        parts=1,
+        weighted=False,
+        cell_of=slabs.cell_of,
+        across=True,
+        first=first_place,
+        end=end_place,
+    )
+
+
+@triton.jit(do_not_specialize=range(8))
+def embedding_node_collect(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    rows_ticket: tl.int64,
+    weights: tl.int64,
+    first_place: tl.int64,
+    end_place: tl.int64,
+    rows_0: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    rows_ticket = rows_ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    first_place = first_place.to(tl.int64)
+    end_place = end_place.to(tl.int64)
+    rows_0 = rows_0.to(tl.int64)
+    hop_back.collect(
+        call,
+        num_sources,
+        ticket,
+        rows_ticket,
+        weights,
+        rows=(rows_0,),
+        zero=zero,
+        add_row=add_row,
+        add_partial=add_partial,
+        store_partial=store_partial,
+        partial_bytes=8,
+        fanout=1,
+        lanes=1,
+        parts=1,
+        weighted=False,
+        first=first_place,
+        end=end_place,
+    )
+
+
+@triton.jit(do_not_specialize=range(10))
+def embedding_node_finish(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    rows_ticket: tl.int64,
+    weights: tl.int64,
+    first_place: tl.int64,
+    end_place: tl.int64,
+    rows_0: tl.int64,
+    result_0: tl.int64,
+    result_bytes_0: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    rows_ticket = rows_ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    first_place = first_place.to(tl.int64)
+    end_place = end_place.to(tl.int64)
+    rows_0 = rows_0.to(tl.int64)
+    result_0 = result_0.to(tl.int64)
+    result_bytes_0 = result_bytes_0.to(tl.int64)
+    hop_back.finish(
+        call,
+        num_sources,
+        ticket,
+        rows_ticket,
+        weights,
+        rows=(rows_0,),
+        result=(result_0,),
+        result_bytes=(result_bytes_0,),
+        zero=zero,
+        add_row=add_row,
+        add_partial=add_partial,
+        store_result=store_result,
+        lost=lost,
+        num_fields=1,
+        partial_bytes=8,
+        fanout=1,
+        lanes=1,
+        parts=1,
+        weighted=False,
+        first=first_place,
+        end=end_place,
     )

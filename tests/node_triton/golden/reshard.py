@@ -11,6 +11,9 @@ from fuscoc_runtime.kernels.device import load
 place = load("place")
 dispatch = load("dispatch")
 combine = load("combine")
+slabs = load("slabs")
+hop = load("hop")
+hop_back = load("hop_back")
 
 
 @triton.jit
@@ -54,6 +57,71 @@ def load_back(rows, slots, here, sent, has, lost):
 def store_results(result, places, has, tiles):
     row_0 = tl.multiple_of((result[0] + places * 16).to(tl.pointer_type(tl.int64)), 16)
     tl.store(row_0[:, None] + tl.arange(0, 2)[None, :], tiles[0], mask=has[:, None])
+
+
+@triton.jit
+def load_source(part, source, cell):
+    row_0 = tl.multiple_of((source[0] + cell * 16).to(tl.pointer_type(tl.int64)), 16)
+    tile_0 = tl.load(row_0 + tl.arange(0, 2))
+    return (tile_0,)
+
+
+@triton.jit
+def load_row(part, base, at, slot):
+    row_0 = tl.multiple_of((base + at[0] + slot * 16).to(tl.pointer_type(tl.int64)), 16)
+    tile_0 = tl.load(row_0 + tl.arange(0, 2))
+    return (tile_0,)
+
+
+@triton.jit
+def store_row(part, base, at, slot, tiles):
+    row_0 = tl.multiple_of((base + at[0] + slot * 16).to(tl.pointer_type(tl.int64)), 16)
+    tl.store(row_0 + tl.arange(0, 2), tiles[0])
+
+
+@triton.jit
+def load_landed(part, source, cell):
+    if cell[2]:
+        tiles = load_source(part, source[1], cell[3])
+    else:
+        tiles = load_row(part, cell[0], source[0], cell[1])
+    return tiles
+
+
+@triton.jit
+def zero():
+    return (tl.full((2,), 0, tl.int64),)
+
+
+@triton.jit
+def add_row(part, rows, slot, weight, has, sums):
+    row_0 = tl.multiple_of((rows[0] + slot * 16).to(tl.pointer_type(tl.int64)), 16)
+    tile_0 = tl.load(row_0 + tl.arange(0, 2))
+    return (tile_0,)
+
+
+@triton.jit
+def add_partial(part, row, has, sums):
+    row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.int64)), 16)
+    tile_0 = tl.load(row_0 + tl.arange(0, 2))
+    return (tile_0,)
+
+
+@triton.jit
+def store_partial(part, row, tiles):
+    row_0 = tl.multiple_of(row.to(tl.pointer_type(tl.int64)), 16)
+    tl.store(row_0 + tl.arange(0, 2), tiles[0])
+
+
+@triton.jit
+def lost():
+    return (tl.full((2,), -1, tl.int64),)
+
+
+@triton.jit
+def store_result(part, result, cell, tiles):
+    row_0 = tl.multiple_of((result[0] + cell * 16).to(tl.pointer_type(tl.int64)), 16)
+    tl.store(row_0 + tl.arange(0, 2), tiles[0])
 
 
 @triton.jit(do_not_specialize=range(3))
@@ -147,6 +215,197 @@ def reshard_node_combine(
         parts=1,
         weighted=False,
         tile_rows=512,
+        places=True,
+        strided=False,
+    )
+
+
+@triton.jit
+def relation(point, given):
+    extent_rank = given[0]
+    extent_ranks = given[1]
+    j_ = point % 363
+    i_ = point // 363
+    value_ = extent_rank * ((extent_ranks + 999) // extent_ranks)
+    value_1 = value_ + i_
+    value_2 = extent_ranks // 2
+    value_3 = (((value_1 // 32) % value_2) * 2) + ((j_ // 8) % 2)
+    value_4 = ((value_1 // (value_2 * 32)) * 32) + (value_1 % 32)
+    value_5 = tl.where(((11 - ((value_3 % 2) * 8)) < 8), (11 - ((value_3 % 2) * 8)), 8)
+    value_6 = tl.where((value_5 >= 0), value_5, 0) + 176
+    value_7 = (value_4 * value_6) + (((j_ // 16) * 8) + (j_ % 8))
+    is_rank_ = (value_3 >= -1) & (value_3 < extent_ranks)
+    return tl.where(is_rank_, value_3, -2), value_7, ((i_ * 363) + j_)
+
+
+@triton.jit(do_not_specialize=range(8))
+def reshard_node_pack(
+    call: tl.int64,
+    num_sources: tl.int64,
+    says: tl.int64,
+    weights: tl.int64,
+    source_0: tl.int64,
+    slab_at_0: tl.int64,
+    extent_rank: tl.int64,
+    extent_ranks: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    says = says.to(tl.int64)
+    weights = weights.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
+    slab_at_0 = slab_at_0.to(tl.int64)
+    extent_rank = extent_rank.to(tl.int64)
+    extent_ranks = extent_ranks.to(tl.int64)
+    hop.pack(
+        call,
+        num_sources,
+        says,
+        weights,
+        source_fields=(source_0,),
+        slab_at=(slab_at_0,),
+        load_source=load_source,
+        store_row=store_row,
+        fanout=1,
+        lanes=1,
+        parts=1,
+        weighted=False,
+        tile=(128, 1),
+        tiles=1,
+        compact=False,
+        given=(extent_rank, extent_ranks),
+        relation=relation,
+        counts=False,
+    )
+
+
+@triton.jit(do_not_specialize=range(9))
+def reshard_node_forward(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    weights: tl.int64,
+    slab_at_0: tl.int64,
+    source_0: tl.int64,
+    rows_at_0: tl.int64,
+    first_place: tl.int64,
+    end_place: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    slab_at_0 = slab_at_0.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
+    rows_at_0 = rows_at_0.to(tl.int64)
+    first_place = first_place.to(tl.int64)
+    end_place = end_place.to(tl.int64)
+    dispatch.dispatch(
+        call,
+        num_sources,
+        ticket,
+        weights,
+        source_fields=((slab_at_0,), (source_0,)),
+        rows_at=(rows_at_0,),
+        load_source=load_landed,
+        load_row=load_row,
+        store_row=store_row,
+        fanout=1,
+        lanes=1,
+        parts=1,
+        weighted=False,
+        cell_of=slabs.cell_of,
+        across=True,
+        first=first_place,
+        end=end_place,
+    )
+
+
+@triton.jit(do_not_specialize=range(8))
+def reshard_node_collect(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    rows_ticket: tl.int64,
+    weights: tl.int64,
+    first_place: tl.int64,
+    end_place: tl.int64,
+    rows_0: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    rows_ticket = rows_ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    first_place = first_place.to(tl.int64)
+    end_place = end_place.to(tl.int64)
+    rows_0 = rows_0.to(tl.int64)
+    hop_back.collect(
+        call,
+        num_sources,
+        ticket,
+        rows_ticket,
+        weights,
+        rows=(rows_0,),
+        zero=zero,
+        add_row=add_row,
+        add_partial=add_partial,
+        store_partial=store_partial,
+        partial_bytes=16,
+        fanout=1,
+        lanes=1,
+        parts=1,
+        weighted=False,
+        first=first_place,
+        end=end_place,
+    )
+
+
+@triton.jit(do_not_specialize=range(10))
+def reshard_node_finish(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    rows_ticket: tl.int64,
+    weights: tl.int64,
+    first_place: tl.int64,
+    end_place: tl.int64,
+    rows_0: tl.int64,
+    result_0: tl.int64,
+    result_bytes_0: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    rows_ticket = rows_ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    first_place = first_place.to(tl.int64)
+    end_place = end_place.to(tl.int64)
+    rows_0 = rows_0.to(tl.int64)
+    result_0 = result_0.to(tl.int64)
+    result_bytes_0 = result_bytes_0.to(tl.int64)
+    hop_back.finish(
+        call,
+        num_sources,
+        ticket,
+        rows_ticket,
+        weights,
+        rows=(rows_0,),
+        result=(result_0,),
+        result_bytes=(result_bytes_0,),
+        zero=zero,
+        add_row=add_row,
+        add_partial=add_partial,
+        store_result=store_result,
+        lost=lost,
+        num_fields=1,
+        partial_bytes=16,
+        fanout=1,
+        lanes=1,
+        parts=1,
+        weighted=False,
+        first=first_place,
+        end=end_place,
         places=True,
         strided=False,
     )

@@ -90,7 +90,7 @@ class TritonMemory:
 
     def points(self, entry: int = 0) -> Tensor:
         """int64 [num_ranks, max_sources, fanout]: code and weight bits, as the peers wrote them."""
-        assert self._program.spec.point_bytes == 8, "others have no weights"
+        assert self._program.point_bytes == 8, "others have no weights"
         fanout = self._program.shuffle.program.fanout
         shape = (self._program.num_ranks, self.limits.max_sources, fanout)
         return view_points(self.window.local, self.sections["points"][entry], shape)
@@ -117,7 +117,7 @@ class TritonMemory:
                 if name != "rows"
             },
             "plan_blocks": self._program.plan_blocks,
-            "point_bytes": self._program.spec.point_bytes,
+            "point_bytes": self._program.point_bytes,
             "num_senders": programs.senders,
             "num_reducers": programs.reducers,
             "dispatch_group": programs.dispatch_group,
@@ -149,7 +149,7 @@ class TritonMemory:
                 "said": [2 * meeting],
                 "barrier": [num_ranks * 8] * num_entries,
                 "refused": [num_ranks * 8] * num_entries,
-                "points": [sources * program.shuffle.program.fanout * program.spec.point_bytes]
+                "points": [sources * program.shuffle.program.fanout * program.point_bytes]
                 * (num_entries + self._is_exact),
                 "turns": [num_ranks * 8 * (program.num_nodes > 1)] * num_entries,
                 "staging": [staged * program.spec.partial_bytes if program.combines else 0],

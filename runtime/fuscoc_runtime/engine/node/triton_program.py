@@ -21,8 +21,8 @@ from fuscoc_runtime.plan import key_to_rank
 COMBINED = ("rows", "result", "result_bytes")
 """What a combine is given of every field."""
 
-INSIDE = {"count", "dispatch", "combine"}
-ACROSS = {"pack", "forward", "collect", "finish"}
+INSIDE = {"count", "sort", "dispatch", "combine"}
+ACROSS = {"exchange_landed", "assign_landed", "pack", "forward", "collect", "finish"}
 """Kernels that take the place of these where there are several nodes."""
 
 
@@ -66,6 +66,8 @@ class TritonProgram:
         self.table = None if program.target.kind == "dense" else program.target.placement.table
         self.combines = "combine" in spec.kernels
         unused = ACROSS if self.num_nodes == 1 else INSIDE
+        if "sort" in spec.kernels and self.num_nodes > 1:
+            unused = {*unused, "exchange"}
         roles = spec.kernels.keys() - unused
         self.kernels = {role: self._load(artifact, spec.kernels[role]) for role in sorted(roles)}
         self._resident = self.kernels["sort"].resident if self.sorts else 0
@@ -123,8 +125,13 @@ class TritonProgram:
     @property
     def sorts(self) -> bool:
         """Whether one kernel assigns slots and moves rows, sorted by key, and another one
-        evaluates the relation and counts."""
-        return "sort" in self.spec.kernels
+        evaluates the relation and counts: inside a node."""
+        return self.num_nodes == 1 and "sort" in self.spec.kernels
+
+    @property
+    def point_bytes(self) -> int:
+        """Of what ranks of the node tell each other of a point."""
+        return self.spec.point_bytes(self.num_nodes)
 
     @property
     def plan_blocks(self) -> int:
@@ -218,6 +225,8 @@ class TritonProgram:
             programs = {"exchange": "exchanging", "place": "tiles"}
         elif self.sorts:
             programs = {"count": "sorting", "exchange": "plan_blocks"}
+        elif "sort" in self.spec.kernels:
+            programs = {"exchange_landed": "plan_blocks", "assign_landed": "tiles"}
         told = {"programs": "sorting", **self.named}  # those whose counts are exchanged
         if (follows := self.num_nodes > 1) and self.table is None:
             told["key_to_rank"] = "node_owners"
