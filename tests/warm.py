@@ -20,7 +20,7 @@ from fuscoc_runtime.kernels.loader import Kernel, launching, load_device_kernel,
 from fuscoc_runtime.manifest.artifact import load_artifact
 
 DEVICE_KERNELS = {
-    ("plan", "refuse"): ("call", "ticket", "columns", "blocks"),
+    ("refuse", "refuse"): ("call", "ticket", "columns", "blocks"),
     ("hop", "acknowledge"): ("call",),
     ("hop", "tell"): ("told", "place"),
 }

@@ -74,7 +74,7 @@ class TritonProgram:
         relation = program.relation.kernel
         is_fused = self.sorts or spec.pieces is not None or self._packs(artifact)
         self.relation = None if is_fused else self._load(artifact, relation)
-        self._refuse = self.load("plan", "refuse", ("call", "ticket", "columns", "blocks"))
+        self._refuse = self.load("refuse", "refuse", ("call", "ticket", "columns", "blocks"))
         for kernel in (self.relation, *self.kernels.values()):
             if kernel is not None:
                 kernel.compile()
@@ -226,7 +226,7 @@ class TritonProgram:
         elif self.sorts:
             programs = {"count": "sorting", "exchange": "plan_blocks"}
         elif "sort" in self.spec.kernels:
-            programs = {"exchange_landed": "plan_blocks", "assign_landed": "tiles"}
+            programs = {"exchange_landed": "exchanging", "assign_landed": "tiles"}
         told = {"programs": "sorting", **self.named}  # those whose counts are exchanged
         if (follows := self.num_nodes > 1) and self.table is None:
             told["key_to_rank"] = "node_owners"

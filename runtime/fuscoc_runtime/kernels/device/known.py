@@ -15,6 +15,7 @@ from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, points = load("words"), load("vectors"), load("sync"), load("points")
 plan, place, reports = load("plan"), load("place"), load("reports")
+refuse = load("refuse")
 
 POINTS = tl.constexpr(1024)  # that a program tells at once
 ACROSS = tl.constexpr(1)  # in place of an epoch: combines are numbered across dispatches
@@ -72,7 +73,7 @@ def again(call: tl.int64, number: tl.int64, ticket: tl.int64):
         carry_out_none(call)
     if number < 0:
         epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
-        plan.end_turn(call, epoch, ticket)
+        refuse.end_turn(call, epoch, ticket)
 
 
 @triton.jit(do_not_specialize=range(3))
