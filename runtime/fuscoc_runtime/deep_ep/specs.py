@@ -64,7 +64,7 @@ def check_fixed(shuffle: Shuffle) -> None:
     if not isinstance(shuffle.engine, NodeEngine):
         raise refusal(
             "num_worst_tokens, and do_cpu_sync=False, are not supported for "
-            f"{shuffle.topology}: memory of a fixed size is of one node"
+            f"{shuffle.topology}: it has no memory of a fixed size, and the log says why"
         )
 
 
