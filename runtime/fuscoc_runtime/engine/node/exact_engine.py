@@ -441,12 +441,13 @@ class ExactEngine:
 
     def _find(self) -> None:
         """Log what peers have said of calls meanwhile, for ``check`` to raise."""
-        rank = self.members.rank
+        rank, topology = self.members.rank, self.members.topology
         for other in self.node.report.take_others():
-            error: FuscoRuntimeError = RefusedCallError(rank, other.peer, 1)
+            peer = topology.node_ranks(topology.node(rank))[other.peer]
+            error: FuscoRuntimeError = RefusedCallError(rank, peer, 1)
             if other.theirs >= 0:
                 problem = (
-                    f"is of dispatch {other.number}; rank {other.peer} passed that of dispatch "
+                    f"is of dispatch {other.number}; rank {peer} passed that of dispatch "
                     f"{other.theirs}, and nothing was moved between the two"
                 )
                 error = InputError("handle", rank, problem)

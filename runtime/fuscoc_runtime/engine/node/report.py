@@ -38,8 +38,8 @@ class Planned:
 
 @dataclass(frozen=True)
 class Other:
-    """A call along a known routing, of dispatch ``number``, of which ``peer`` has said that its
-    routing is that of dispatch ``theirs``; -1 if it refused the call."""
+    """A call along a known routing, of dispatch ``number``, of which the rank at place ``peer`` of
+    the node has said that its routing is that of dispatch ``theirs``; -1 if it refused the call."""
 
     peer: int
     number: int

@@ -219,7 +219,8 @@ def finish_one(
         for part in range(parts):
             store_result(part, result, to, lost())
         for peer in range(sync.word(call, words.NUM_RANKS)):
-            if vectors.pick(lacks, peer, words.MAX_RANKS) == 1:
+            lacks_it = vectors.pick(lacks, peer, words.MAX_RANKS) == 1
+            if lacks_it & back.joins(call, peer):  # of others the host is told
                 back.note_refusal(call, sync.first_rank(call) + peer)
 
 
