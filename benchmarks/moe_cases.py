@@ -99,6 +99,7 @@ def shuffle(model: Model) -> CudaShuffle:
         combine="sum" if model.sums else None,
         weighted=model.sums,
         compact=model.compact,
+        by_table=bool(table),
     )
 
 
@@ -129,6 +130,7 @@ def node_program(model: Model, shuffle: CudaShuffle, sizes: CudaSizes | None = N
         compact=shuffle.compact,
         scatters=printed.sizes.dispatch_rows > 1,
         sorts=printed.sizes.sorted_rows > 1,
+        by_table=shuffle.by_table,
     )
 
 

@@ -237,6 +237,8 @@ def print_shape(shuffle: CudaShuffle, sizes: CudaSizes, name: str = "Shape") -> 
     if shuffle.combine is not None and leaves and len(fields) == 1:
         lines.append(f"  using Element = {_element(shuffle.combine, fields[0])};")
     traits = [("weighted", shuffle.weighted), ("compact", shuffle.compact)]
+    if name == "Shape" and shuffle.by_table:
+        traits.append(("by_table", True))
     if leaves and shuffle.is_placed:
         traits.append(("scattered", any(field.loops for field in fields)))
         traits.append(("apart", shuffle.apart))

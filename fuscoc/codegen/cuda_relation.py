@@ -36,6 +36,7 @@ def print_relation(module: Any, shuffle: CudaShuffle) -> str:
         number = f"key / {group}" if group else "key"
         places = {"block": f"key / {PER_RANK}", "cyclic": f"{number} % call.num_ranks"}
         place = CudaText(shuffle).lookup(table, "key") if table else places[placement.read("kind")]
+        kind = "i64" if table else "int"  # an entry may be any number
         source = _source_place if shuffle.is_placed else _source_cell
         return "\n".join(
             [
@@ -43,8 +44,8 @@ def print_relation(module: Any, shuffle: CudaShuffle) -> str:
                 "  const Call& call;",
                 f"  static constexpr int num_keys = {placement.read('num_keys')};",
                 *_key(shuffle, op, point),
-                "  __device__ __forceinline__ int place(int key) const {",
-                f"    return int({place});",
+                f"  __device__ __forceinline__ {kind} place(int key) const {{",
+                f"    return {kind}({place});",
                 "  }",
                 *source(shuffle, op, point),
                 "};",

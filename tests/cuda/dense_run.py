@@ -371,6 +371,40 @@ def stress(runs: list[Run], iterations: int, seconds: float) -> list[str]:
     return wrong + [f"{run.name}: {run.dense.troubles()}" for run in troubled]
 
 
+def tables(folder: Path, device: torch.device) -> list[str]:
+    """The last rank gives another table by which keys are placed: that is told on every rank,
+    nothing is moved, and the call behind it is whole."""
+    path, name, wrong = folder / "packed_turned", "owner", list[str]()
+    dense = Dense(path, ranks_of(path, CASES["packed_turned"].tokens, range(2)), device)
+    for number, data in enumerate(ranks_of(path, CASES["packed_turned"].tokens, range(2))):
+        batch = dense.batch(data, number)
+        owner = batch.inputs[name].clone()
+        if dense.rank == dense.num_ranks - 1:
+            owner[0] = (owner[0] + 1) % dense.num_ranks
+        for differs in (True, False):
+            before = dense.troubles()
+            dense.wipe()
+            torch.cuda.synchronize()
+            dist.barrier()
+            given = replace(batch, inputs={**batch.inputs, name: owner}) if differs else batch
+            handle = dense.dispatch(given)
+            result = dense.combine(batch, handle)
+            torch.cuda.synchronize()
+            if dense.errors(before) != ({"TablesDifferError": 1} if differs else {}):
+                wrong.append(f"tables are told as {dense.errors(before)}")
+            wanted = batch
+            if differs:
+                nothing = {each: torch.zeros_like(rows) for each, rows in batch.result.items()}
+                counts = (0,) * len(batch.key_counts)
+                filled = torch.zeros_like(batch.filled)
+                wanted = replace(batch, filled=filled, key_counts=counts, result=nothing)
+            if count := int(dense.wrong_rows(wanted, handle)):
+                wrong.append(f"{count} rows")
+            if count := int(dense.wrong_result(wanted, result)):
+                wrong.append(f"{count} elements of the result")
+    return wrong
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
@@ -410,6 +444,7 @@ def main() -> int:
             check("pieces that are shared", lambda: shared_pieces(options.folder, device))
             check("mistakes of entries", lambda: entry_mistakes(options.folder, device))
             check("ragged mistakes", lambda: ragged_mistakes(options.folder, device))
+            check("tables that differ", lambda: tables(options.folder, device))
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} ranks: {'FAILED' if failed else 'all hold'}", flush=True)
     dist.destroy_process_group()

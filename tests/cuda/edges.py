@@ -28,7 +28,7 @@ from fuscoc.codegen.cuda_types import CudaCast, CudaField
 from fuscoc_runtime.engine.node.nvlink import CudaNode
 from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, PLAN_POINTS, NodeProgram
 from fuscoc_runtime.engine.node.rings import Launched
-from fuscoc_runtime.engine.node.state import Limits, parse_state
+from fuscoc_runtime.engine.node.state import Limits, Trouble, parse_state
 from fuscoc_runtime.manifest.declared import CastSpec, FieldSpec
 from fuscoc_runtime.reference import cast_fields
 from tests.cuda.checks import make_source, settle, troubles
@@ -66,6 +66,8 @@ MANY = 70_000
 QUANTISED = Model(hidden=1280, experts=24, topk=3, align=8)
 HALF = Model(hidden=512, experts=16, topk=3, dtype="f16")
 LARGEST = Model(hidden=1000, experts=60, topk=6, placement="expert_to_rank", align=16)
+TABLES = (LARGEST, replace(LARGEST, compact=True), SORTED[2], COPIED[5])
+"""Keys that a table places, of rows that warps move, and of those that are sorted."""
 
 
 def taking_back(model: Model, way: Literal["max", "copy"]) -> NodeProgram:
@@ -320,4 +322,72 @@ def refusals(device: torch.device) -> bool:
     return False
 
 
-EDGES = (guards, copies, full, maxima, casts, wide_partials, refusals)
+def tables(device: torch.device) -> bool:
+    """Ranks that give different tables find it out, all of them, and nothing is moved."""
+    return any(
+        settle(table_problems(model, most, device), f"tables of {most} {model}")
+        for model, most in product(TABLES, (TOKENS, UNSTAGED))
+    )
+
+
+def table_problems(model: Model, most: int, device: torch.device, tokens: int = 200) -> list[str]:
+    """What is wrong with calls of an engine for ``most`` tokens: the last rank gives another table
+    of half of them, refuses one, and all ranks give an entry that is none."""
+    num_ranks, rank = dist.get_world_size(), dist.get_rank()
+    last, generator = num_ranks - 1, torch.Generator(device).manual_seed(12 + rank)
+    limits = Limits(most, num_ranks * tokens * model.topk + model.experts * model.align)
+    printed = taking_back(model, "copy" if model.topk == 1 else "max")
+    engine = CudaNode(printed, limits, dist.group.WORLD, device)
+    owner, wrong = owners(model, num_ranks, device), list[str]()
+    another, first = owner.clone(), int((owner != owner[0]).nonzero()[0])
+    another[[0, first]] = owner[[first, 0]]
+    for number, differ in enumerate((True, False, True, False)):
+        num_tokens = tokens // (number + 1) + rank
+        topk_idx = routing("messy", num_tokens, model, num_ranks, generator)
+        source = make_source(model, num_tokens, generator)
+        for rows in engine.rows:
+            rows.view(torch.uint8).fill_(0xFF)
+        torch.cuda.synchronize()
+        dist.barrier()
+        given = another if differ and rank == last else owner
+        handle = engine.dispatch(source, [topk_idx, given], [num_tokens], num_tokens)
+        torch.cuda.synchronize()
+        live = topk_idx >= 0
+        if int(handle.dropped) != int(live.sum()) * differ:
+            wrong.append(f"{int(handle.dropped)} points of call {number} were dropped")
+        if differ:
+            live = torch.zeros_like(live)
+            wrong += ["rows have come"] * bool(handle.key_counts.any())
+            for rows in engine.rows:
+                wrong += ["rows were moved"] * bool((rows.view(torch.uint8) != 0xFF).any())
+        else:
+            everyone = gather_ragged(topk_idx, None)
+            expected = expected_rows(everyone, owner, model.align, rank)
+            wrong += check_dispatch(engine, handle, source, expected, None)
+        worked = [each.clone() for each in engine.rows]
+        if handle.row_index is not None:
+            worked = [each[handle.row_index.clamp(min=0)] for each in worked]
+        results = engine.combine(worked, handle, [torch.full_like(each, 7) for each in source])
+        torch.cuda.synchronize()
+        for result, each in zip(results, source, strict=True):
+            if not torch.equal(result, each * live.any(1, keepdim=True)):
+                wrong.append(f"what comes back of call {number} differs")
+    if rank == last:
+        engine.refuse_dispatch()
+    else:
+        engine.dispatch(source, [topk_idx, owner], [num_tokens], num_tokens)
+    far = owner.clone()
+    far[1] += 2**32
+    topk_idx[topk_idx == 0] = 1
+    handle = engine.dispatch(source, [topk_idx, far], [num_tokens], num_tokens)
+    torch.cuda.synchronize()
+    away = int((topk_idx == 1).sum())
+    found = parse_state(engine.state.tolist())
+    refusals = [0] * len(found.refusals)
+    refusals[last] = int(rank != last)
+    if found != Trouble(misplaced=2, bad_keys=away, refusals=tuple(refusals)):
+        wrong.append(f"{found} beside {away} rows of no rank")
+    return wrong
+
+
+EDGES = (guards, copies, full, maxima, casts, wide_partials, refusals, tables)

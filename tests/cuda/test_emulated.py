@@ -151,6 +151,14 @@ def test_mistakes(
         assert world.run(lambda: check(folder, HOST)) == []
 
 
+@pytest.mark.parametrize("num_ranks", [2, pytest.param(3, marks=pytest.mark.nightly)])
+def test_tables(num_ranks: int, dense: Compiled) -> None:
+    """That differ between ranks, of segments with places and a compact target."""
+    folder = dense("packed_turned")
+    with emulated_ranks(num_ranks) as world:
+        assert world.run(lambda: dense_run.tables(folder, HOST)) == []
+
+
 def test_any_calls_in_any_order(dense: Compiled) -> None:
     cases = ("kv_pages", "boxes", "fft_transpose")
     folder = dense(*cases)

@@ -89,6 +89,27 @@ def test_full(number: int, num_ranks: int, arch: int, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
+    ("number", "most", "num_ranks"),
+    [
+        (0, edges.TOKENS, 3),
+        (1, edges.UNSTAGED, 2),
+        (2, edges.TOKENS, 3),
+        (3, edges.TOKENS, 2),
+        *(
+            pytest.param(number, most, num_ranks, marks=pytest.mark.nightly)
+            for number in range(len(edges.TABLES))
+            for most, num_ranks in ((edges.UNSTAGED, 3), (edges.TOKENS, 4))
+        ),
+    ],
+)
+def test_tables(number: int, most: int, num_ranks: int) -> None:
+    """That differ between ranks, by all kernels that plan."""
+    with emulated_ranks(num_ranks) as world:
+        model = edges.TABLES[number]
+        assert world.run(lambda: edges.table_problems(model, most, HOST, 40)) == []
+
+
+@pytest.mark.parametrize(
     ("edge", "num_ranks"),
     [
         pytest.param(edges.guards, 3, marks=pytest.mark.nightly),

@@ -83,6 +83,7 @@ def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant)
         ragged=program.relation.extents_kernel is not None,
         every_rank=program.every_rank,
         looks_up=bool(program.inputs),
+        by_table=program.target.kind == "packed" and program.target.placement.table is not None,
         cubins={
             cubin.arch: artifact.code[cubin.file]
             for cubin in variant.cubins

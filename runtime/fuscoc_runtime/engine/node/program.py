@@ -12,6 +12,7 @@ from fuscoc_runtime.manifest.schema import PiecesSpec
 
 PLAN_POINTS = 1024  # points of one CTA of the plan kernel, at most
 WARP = 32
+TABLE_WORDS = 2  # that ranks tell each other of a table
 MAX_STAGED_PLANS = 4  # CTAs that plan in a staged dispatch, which has no more points than theirs
 
 
@@ -31,7 +32,8 @@ class NodeProgram:
     are known in calls alone. Where slots follow from ``pieces``, those of a ``ragged`` source are
     as many as inputs say. Segments that go to ``every_rank`` have ``fanout`` points for each. If
     segments must lie apart, a source cell of the first field has ``apart_elems``. Where rows go
-    may depend on inputs, which it ``looks_up``.
+    may depend on inputs, which it ``looks_up``. Of keys that are placed ``by_table`` ranks compare
+    the table.
     """
 
     name: str
@@ -55,14 +57,16 @@ class NodeProgram:
     apart_elems: int = 0
     every_rank: bool = False
     looks_up: bool = True
+    by_table: bool = False
 
     @property
     def num_columns(self) -> int:
-        """What planning counts rows of: every key and, for a compact target, every rank. Of given
-        slots ranks tell how many they have."""
+        """What ranks tell each other beside their segments. That are counts of rows, of every key
+        and, for a compact target, every rank, and the number of a table, in two words. Of given
+        slots it is how many they have."""
         if self.given_slots:
             return 1
-        return self.num_keys + (MAX_RANKS if self.compact else 0)
+        return self.num_keys + MAX_RANKS * self.compact + TABLE_WORDS * self.by_table
 
     def num_tiles(self, num_sources: int) -> int:
         """CTAs that plan, a tile of points each, with whole segments in a warp if compact. Where

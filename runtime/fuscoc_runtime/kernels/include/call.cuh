@@ -33,7 +33,7 @@ struct State {
   u32 outdated;            // combines with a handle whose memory a later dispatch had taken
   u32 overwritten;         // combines of rows in the window that a later dispatch had replaced
   u32 shared;              // segments that begin with the source cell of another one of the call
-  u32 misplaced;           // dispatches that ranks gave different tables to, which moved nothing (Triton)
+  u32 misplaced;           // dispatches that ranks gave different tables to, which moved nothing
   u32 refusals[kMaxRanks]; // calls that a rank refused while this one had joined them
   u32 noted[kMaxRanks];    // num_combines of the latest of them that was a combine
   u32 sent[2];             // CTAs that have sent all their rows (compact targets)
@@ -175,8 +175,8 @@ constexpr u32 kFlagStep = 1;
 template <class Shape>
 constexpr u32 kFlagStep<Shape, decltype(void(Shape::num_loops))> = kWholeFlag;
 
-// Where a rank's window has what rank `from` counted: of every column, and its source segments, -1 if
-// it refused the call.
+// Where a rank's window has what rank `from` counted: of every column, of which a table that places keys has
+// two more for its number, and its source segments, -1 if it refused the call.
 __device__ __forceinline__ u64* counts_of(const Call& call, u32 epoch, int window, int from) {
   return reinterpret_cast<u64*>(call.window[window] + call.counts_at) +
          (i64(epoch & 1) * call.num_ranks + from) * (call.columns + 1);

@@ -13,6 +13,7 @@
 // keys, one for each rank, by the first point that a segment has there.
 #pragma once
 #include "places.cuh"
+#include "tables.cuh"
 
 namespace fuscoc {
 
@@ -22,6 +23,9 @@ constexpr int kPlanWarps = kPlanThreads / kWarp;
 // Where slots are given, ranks tell each other how many they have.
 template <class Shape>
 constexpr int kPlanColumns = kGivenSlots<Shape> ? 1 : Shape::num_keys + (Shape::compact ? kMaxRanks : 0);
+// All that they tell, as words: these, the number of a table that places keys, and their segments.
+template <class Shape>
+constexpr int kPlanWords = kPlanColumns<Shape> + kTableWords<Shape> + 1;
 
 // What a CTA that plans learns of the ranks.
 struct Peers {
@@ -60,6 +64,13 @@ __device__ __forceinline__ void keep_peers(const Call& call, const Peers& peers)
   routing.refusing = peers.refusing;
 }
 
+// The same where they count rows.
+template <class Shape>
+struct CountingPeers : Peers, Tables<kByTable<Shape>> {
+  // Whether all have told, and different tables: nothing is moved.
+  __device__ __forceinline__ bool differ() const { return !failed && Tables<kByTable<Shape>>::differ(refusing); }
+};
+
 template <class Shape>
 struct PlanShared {
   static constexpr int columns = kPlanColumns<Shape>;  // the keys, then the ranks
@@ -68,14 +79,14 @@ struct PlanShared {
   int total[columns];                  // rows of a key from all ranks
   int local[columns];                  // this rank's rows in all its CTAs (last CTA only)
   signed char owner[Shape::num_keys];  // rank of a key, -1: none
-  Peers peers;
+  CountingPeers<Shape> peers;
 };
 
 template <class Shape, class Relation>
 struct Plan {
   using Shared = PlanShared<Shape>;
   using Layout = typename Shape::Source;
-  static constexpr int num_keys = Shape::num_keys, columns = kPlanColumns<Shape>;
+  static constexpr int num_keys = Shape::num_keys, columns = kPlanColumns<Shape>, words = kPlanWords<Shape>;
   // A warp looks at whole segments if it has to find their first points.
   static constexpr int warp_points = Shape::compact ? kWarp / Shape::fanout * Shape::fanout : kWarp;
   static constexpr int tile_points = kPlanWarps * warp_points;
@@ -227,7 +238,7 @@ struct Plan {
 
   // Adds to `total` the rows of every key from all ranks, to `next` those from lower ranks.
   __device__ void add_peers() {
-    constexpr int batch = 4, words = columns + 1;
+    constexpr int batch = 4;
     for (int first = threadIdx.x; first < call.num_ranks * words; first += batch * kPlanThreads) {
       u64 seen[batch];  // in flight together
 #pragma unroll
@@ -241,8 +252,10 @@ struct Plan {
         if (i >= call.num_ranks * words) continue;
         int value = int(u32(seen[b]));
         if (u32(seen[b] >> 32) != epoch && !poll(counts(call.rank, peer) + key, kPlanPeers, peer, value)) value = 0;
-        if (key == columns) {
+        if (key == words - 1) {
           note_peer(shared.peers, peer, value);
+        } else if (kByTable<Shape> && key >= columns) {
+          shared.peers.compare(peer, key - columns, u32(value));
         } else {
           atomicAdd(&shared.total[key], value);
           if (peer < call.rank) atomicAdd(&shared.next[key], value);
@@ -284,7 +297,8 @@ struct Plan {
         if (slots[j] < 0) continue;
         shared.next[key] += at;
         if (cta == 0 && destination == call.rank) {
-          call.key_counts[local] = shared.peers.failed ? 0 : int(max(i64(0), min(call.capacity - at, i64(shared.total[key]))));
+          const bool none = shared.peers.failed || shared.peers.differ();
+          call.key_counts[local] = none ? 0 : int(max(i64(0), min(call.capacity - at, i64(shared.total[key]))));
           call.key_starts[local] = at;
         }
         at += slots[j];
@@ -298,14 +312,20 @@ struct Plan {
 
   // Nothing is counted yet.
   __device__ __forceinline__ void begin() {
+    u64 number = 0;
     for (int k = threadIdx.x; k < columns; k += kPlanThreads) {
       shared.next[k] = shared.local[k] = shared.total[k] = 0;
       if (k >= num_keys) continue;
-      const int owner = relation.place(k);
-      shared.owner[k] = u32(owner) < u32(call.num_ranks) ? owner : -1;
+      const auto owner = relation.place(k);  // an int, or of a table an i64
+      shared.owner[k] = owner >= 0 && owner < call.num_ranks ? int(owner) : -1;
+      number += number_of(k, owner);
     }
-    if (threadIdx.x == 0) shared.peers.refusing = shared.peers.failed = 0;
+    if (threadIdx.x == 0) {
+      shared.peers.refusing = shared.peers.failed = 0;
+      shared.peers.begin();
+    }
     __syncthreads();
+    shared.peers.add(number);
   }
 
   // `total` holds this CTA's counts (zero when it had no tile). All ranks get the counts of all, and `next`
@@ -323,17 +343,27 @@ struct Plan {
     add_lower_ctas(shared.next, cta);
 
     if (cta == num_ctas - 1) {
-      for (int i = threadIdx.x; i < call.num_ranks * (columns + 1); i += kPlanThreads) {
-        const int peer = i / (columns + 1), k = i % (columns + 1);
-        const u32 value = k < columns ? shared.local[k] + shared.next[k] : int(call.num_sources);
+      for (int i = threadIdx.x; i < call.num_ranks * words; i += kPlanThreads) {
+        const int peer = i / words, k = i % words;
+        u32 value = k < columns ? shared.local[k] + shared.next[k] : int(call.num_sources);
+        if (kByTable<Shape> && k >= columns && k < words - 1) value = shared.peers.word(k - columns);
         store_relaxed(counts(peer, call.rank) + k, tagged(value, epoch));
       }
       __syncthreads();
     }
     meanwhile();
     add_peers();
-    if (cta == 0 && threadIdx.x == 0) keep_peers(call, shared.peers);
+    if (cta == 0 && threadIdx.x == 0) {
+      keep_peers(call, shared.peers);
+      if (shared.peers.differ()) note(call, call.state->misplaced);
+    }
     add_starts();
+  }
+
+  // Counts a point without a slot: none is left, or ranks have given different tables.
+  __device__ __forceinline__ void drop() const {
+    if (shared.peers.differ()) atomicAdd(&call.routing->dropped[dropped], 1u);
+    else note_dropped(call, call.state->overflowed, dropped);
   }
 
   // Calls emit(point, code, row) for every point of this CTA; only compact targets tell the row.
@@ -368,13 +398,13 @@ struct Plan {
           const u16* const before = shared.chunk[threadIdx.x / kWarp];
           const int rank = shared.owner[point.key];
           const i64 slot = i64(shared.next[point.key]) + before[point.key] + point.rank_in_warp;
-          bool fits = slot < call.capacity;
+          bool fits = slot < call.capacity && !shared.peers.differ();
           if constexpr (Shape::compact) {
             row = shared.next[num_keys + rank] + before[num_keys + rank] + point.row_in_warp;
             fits = fits && row < row_capacity(call);
           }
           if (fits) code = code_of(rank, slot);
-          else note_dropped(call, call.state->overflowed, dropped);
+          else drop();
         }
         emit(index, code, row);
       }

@@ -9,17 +9,17 @@ namespace fuscoc {
 // have finished everything before.
 template <class Shape>
 __device__ __forceinline__ void refuse(const Call& call) {
-  constexpr int columns = kPlanColumns<Shape>, words = columns + 1;
+  constexpr int words = kPlanWords<Shape>;
   __shared__ Numbers numbers;
   end_plan(call, numbers, begin_plan(call, numbers));
   if (numbers.aborted) return;
   const u32 epoch = numbers.epoch;
   for (int i = threadIdx.x; i < call.num_ranks * words; i += blockDim.x) {
-    const u32 value = i % words < columns ? 0u : ~0u;
+    const u32 value = i % words < words - 1 ? 0u : ~0u;
     store_relaxed(counts_of(call, epoch, i / words, call.rank) + i % words, tagged(value, epoch));
   }
   if (const int peer = threadIdx.x; peer < call.num_ranks) {
-    const u64* theirs = counts_of(call, epoch, call.rank, peer) + columns;
+    const u64* theirs = counts_of(call, epoch, call.rank, peer) + words - 1;
     wait_until(call, kPlanPeers, peer, 0, [&] { return u32(load_relaxed(theirs) >> 32) == epoch; });
     // Until then a peer may still look at those of the call before.
     store_relaxed(ready_word(call, peer, call.rank, 0), tagged(0, epoch));

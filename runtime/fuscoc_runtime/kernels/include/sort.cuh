@@ -197,7 +197,7 @@ struct Sort {
     if (key >= num_keys) return;
     plan.add_warps(key);
     const int first = shared.plan.next[key];
-    const i64 room = shared.plan.peers.failed ? 0 : call.capacity - first;
+    const i64 room = shared.plan.peers.failed || shared.plan.peers.differ() ? 0 : call.capacity - first;
     shared.run[key].rows = int(max(i64(0), min(room, i64(shared.plan.total[key] - first))));
     shared.run[key].code = code_of(shared.plan.owner[key], first);
   }
@@ -253,7 +253,7 @@ struct Sort {
     run = shared.run[key];
     const int n = shared.plan.chunk[warp][key] + before;
     if (n < run.rows) return n;
-    if (!shared.plan.peers.failed) note_dropped(call, call.state->overflowed, numbers.use & 1);
+    if (!shared.plan.peers.failed) plan.drop();
     return -1;
   }
   // What is left of a row, the n-th one of a run: its code, or what it needs to come back as a copy. -1: none has a
