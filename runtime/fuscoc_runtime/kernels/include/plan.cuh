@@ -316,8 +316,8 @@ struct Plan {
     for (int k = threadIdx.x; k < columns; k += kPlanThreads) {
       shared.next[k] = shared.local[k] = shared.total[k] = 0;
       if (k >= num_keys) continue;
-      const auto owner = relation.place(k);  // an int, or of a table an i64
-      shared.owner[k] = owner >= 0 && owner < call.num_ranks ? int(owner) : -1;
+      const auto owner = relation.place(k);
+      shared.owner[k] = is_below(owner, call.num_ranks) ? int(owner) : -1;
       number += number_of(k, owner);
     }
     if (threadIdx.x == 0) {
@@ -398,11 +398,12 @@ struct Plan {
           const u16* const before = shared.chunk[threadIdx.x / kWarp];
           const int rank = shared.owner[point.key];
           const i64 slot = i64(shared.next[point.key]) + before[point.key] + point.rank_in_warp;
-          bool fits = slot < call.capacity && !shared.peers.differ();
+          bool fits = slot < call.capacity;
           if constexpr (Shape::compact) {
             row = shared.next[num_keys + rank] + before[num_keys + rank] + point.row_in_warp;
             fits = fits && row < row_capacity(call);
           }
+          if (shared.peers.differ()) fits = false;
           if (fits) code = code_of(rank, slot);
           else drop();
         }

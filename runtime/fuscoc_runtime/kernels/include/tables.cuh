@@ -22,6 +22,10 @@ __device__ __forceinline__ u64 number_of(int key, i64 owner) {
   return mixed ^ mixed >> 32;
 }
 
+// Whether a number is at least 0, and less than `end`: the rank of a key, which a table may give any i64 for.
+__device__ __forceinline__ bool is_below(int number, int end) { return u32(number) < u32(end); }
+__device__ __forceinline__ bool is_below(i64 number, int end) { return u64(number) < u64(end); }
+
 // What a CTA that plans knows of tables; nothing, where none places keys.
 template <bool kTold>
 struct Tables {
