@@ -13,7 +13,14 @@ from fuscoc.codegen.cuda_destination import row_relation
 from fuscoc.codegen.cuda_entries import AlikeEntries, alike_entries, number
 from fuscoc.codegen.cuda_relation import CudaText, fused_relation
 from fuscoc.codegen.cuda_runs import num_strides
-from fuscoc.codegen.cuda_tiles import TILE_BUFFERS, WARP, PieceSizes
+from fuscoc.codegen.cuda_tiles import (
+    CARRIED,
+    CARRIED_BUFFER,
+    CARRIERS,
+    TILE_BUFFERS,
+    WARP,
+    PieceSizes,
+)
 from fuscoc.codegen.cuda_types import REDUCED, CudaShuffle, choose, row_bytes, run_bytes
 from fuscoc.codegen.regions import Region
 from fuscoc.dialect.base import ops_of, terminator
@@ -80,9 +87,11 @@ def print_pieces(
             "",
         ]
 
-    def launch(warps: int) -> Launch:
-        buffers = TILE_BUFFERS * (sizes.tile_bytes or 0)
-        return Launch(warps * WARP, buffers + (sizes.carried_bytes or 0))
+    def launch(warps: int, carried_bytes: int) -> Launch:
+        return Launch(warps * WARP, TILE_BUFFERS * (sizes.tile_bytes or 0) + carried_bytes)
+
+    carried_bytes = sizes.carried_bytes or 0
+    back_bytes = min(carried_bytes, CARRIERS * CARRIED * CARRIED_BUFFER)
 
     plan, there, back = "place_pieces<Shape, Relation>", "move<Shape, Relation>", "give_back<Shape>"
     if alike is not None:
@@ -90,11 +99,11 @@ def print_pieces(
         back = "give_entries<Shape>"
     kernels = {
         "plan": (Launch(PIECE_PLAN_THREADS, 0), plan),
-        "dispatch": (launch(sizes.dispatch_warps), there),
+        "dispatch": (launch(sizes.dispatch_warps, carried_bytes), there),
         "refuse": (Launch(REFUSE_THREADS, 0), "refuse<Shape>"),
     }
     if shuffle.combine is not None:
-        kernels["combine"] = launch(sizes.combine_warps), back
+        kernels["combine"] = launch(sizes.combine_warps, back_bytes), back
     launches = {}
     for role, (sizes_of, body) in kernels.items():
         name = f"{shuffle.name}_{role}"

@@ -46,6 +46,9 @@ TILE_BUFFERS = 5  # of a CTA: kSlots and kTurnedSlots of ring.cuh
 # Long runs are carried by bulk copies: so many warps of a CTA have so many buffers each, of 8 KB
 # and what a target is off a multiple of a line: kCarried and kCarriedBytes of carry.cuh.
 CARRIERS, CARRIED, CARRIED_BUFFER = 5, 3, 8192 + BULK_LINE
+MOST_CARRIERS = (
+    7  # of a dispatch whose runs fill buffers; back there are kCarriersBack of carry.cuh
+)
 CARRIED_RUN = 2048  # bytes, at least: a bulk copy of fewer carries too little
 PIECE_STATIC_SHARED = 40 * 1024  # at most what headers of pieces declare,
 TURN_STATIC_SHARED = 14_208  # and where tiles are turned
@@ -142,9 +145,14 @@ def choose_piece_sizes(
     if shuffle.every_rank:
         return ((oldest, PieceSizes(*EVERY_RANK_WARPS, None, None, entry_group, words)),)
     if entry_group is not None or all(each.word_bytes == LINE_BYTES for each in words):
-        has_long_runs = entry_group is None and all(map(_is_carried, shuffle.leaving))
-        carried_bytes = CARRIERS * CARRIED * CARRIED_BUFFER if has_long_runs else None
-        return ((oldest, PieceSizes(*PIECE_WARPS, None, carried_bytes, entry_group, words)),)
+        copied = oldest, PieceSizes(*PIECE_WARPS, None, None, entry_group, words)
+        if entry_group is not None or not all(map(_is_carried, shuffle.leaving)):
+            return (copied,)
+        fills = all(run_bytes(field) >= CARRIED_BUFFER - BULK_LINE for field in shuffle.leaving)
+        carriers = MOST_CARRIERS if fills else CARRIERS
+        carried_bytes = carriers * CARRIED * CARRIED_BUFFER
+        newest = TARGETS[0]
+        return (newest, PieceSizes(*PIECE_WARPS, None, carried_bytes, None, words)), copied
     chosen = []
     for target in TARGETS:
         room = (target.shared_bytes - TURN_STATIC_SHARED) // TILE_BUFFERS

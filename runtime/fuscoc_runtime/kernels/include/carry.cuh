@@ -12,7 +12,6 @@ constexpr u32 kCarried = 3;          // buffers of a warp,
 constexpr u32 kCarriedLines = 512;   // and lines that fit into one, wherever they lie modulo 128 bytes
 constexpr u32 kCarriedBytes = kCarriedLines * kLine + kBulkLine;
 constexpr int kLeastCarriedRun = 2048;
-constexpr int kCarriedRuns = kCarriedLines * kLine / kLeastCarriedRun + 1;  // that a buffer has bytes of, at most
 constexpr u32 kCarriedItemLines = 2 * kCarriedLines;  // that such a warp takes at once
 constexpr u32 kUnderWay = 8 << 20;   // bytes of all CTAs: what queues up beyond that drains unevenly in the end
 constexpr u32 kLate = 3;             // buffers that may still be on their way when those before are flagged,
@@ -24,6 +23,9 @@ template <class Shape>
 constexpr bool kCarries = kBulkCopies && (Shape::carried_bytes > 0);
 template <class Shape>
 constexpr int kCarriers = kCarries<Shape> ? Shape::carried_bytes / int(kCarried * kCarriedBytes) : 1;
+// Fewer on the way back, where the other warps copy what arrives, and L1 is what buffers leave of an SM's memory.
+template <class Shape>
+constexpr int kCarriersBack = kCarriers<Shape> < 5 ? kCarriers<Shape> : 5;
 // Runs that are shorter than a buffer take more bulk copies, and few CTAs then carry less than all their warps copy.
 constexpr u32 kFewCtas = 24;
 template <class Shape>
@@ -32,35 +34,35 @@ __device__ constexpr bool runs_fill_buffers() {
     if (Shape::run_bytes(field) < kCarriedLines * kLine) return false;
   return true;
 }
-// Warps that carry.
-template <class Shape>
-__device__ __forceinline__ int num_carriers() {
+// Warps that carry, of those that have buffers.
+__device__ __forceinline__ int num_carriers(int most) {
   const u32 bytes = gridDim.x * kCarried * kCarriedLines * kLine;
-  return min(int((kUnderWay + bytes - 1) / bytes), kCarriers<Shape>);
+  return min(int((kUnderWay + bytes - 1) / bytes), most);
 }
 
 struct CarrierWords {
-  struct Run {
-    char* to;
-    u32 at, bytes;  // in the buffer; 0: none
-  };
-  Run run[kCarried][kCarriedRuns];
   u64* flag[kFlags];
   Gate gate[kCarried];
 };
 
 template <int kSteps>
 struct Carrier {
+  // What a lane stores of a buffer: bytes of one run.
+  struct Part {
+    char* to;
+    u32 at, bytes;  // in the buffer; 0: nothing
+  };
   CarrierWords& words;
   char* const memory;  // of this warp
   const int lane;
   const u64 keep;      // L2 policy
   u32 brought, stored;
+  Part next, latest;   // of the buffers that have been brought and not stored, two at most
   bool flags;
 
   __device__ __forceinline__ Carrier(CarrierWords& words, unsigned char* memory, int warp)
       : words(words), memory(reinterpret_cast<char*>(memory) + warp * kCarried * kCarriedBytes),
-        lane(int(threadIdx.x) % kWarp), keep(evict_normal_policy()), brought(0), stored(0), flags(false) {}
+        lane(int(threadIdx.x) % kWarp), keep(evict_normal_policy()), brought(0), stored(0), next{}, latest{}, flags(false) {}
   // Once, before all else.
   __device__ __forceinline__ void open() const {
     if (lane == 0) {
@@ -106,30 +108,30 @@ struct Carrier {
     Gate* const gate = &words.gate[buffer];
     if (lane == 0) arrive_with(gate, (end - first) * kLine), words.flag[brought % kFlags] = flag;
     __syncwarp();
-    if (lane < kCarriedRuns) {
-      const u32 number = box.run_lines.quotient(first) + lane, begin = max(number * by, first), last = min((number + 1) * by, end);
-      CarrierWords::Run run{nullptr, 0, 0};
-      if (begin < last) {
-        u32 rest = number;
+    const u32 number = box.run_lines.quotient(first) + lane;
+    Part part{nullptr, 0, 0};
+    if (number <= box.run_lines.quotient(end - 1)) {
+      const u32 begin = max(number * by, first), last = min((number + 1) * by, end);
+      u32 rest = number;
 #pragma unroll
-        for (int i = kSteps - 1; i >= 0; --i) {
-          if (i >= box.num_steps) continue;
-          const Step& step = box.step[i];
-          const u32 next = step.count.quotient(rest);
-          const i64 index = rest - next * step.count.by;
-          from += index * step.from;
-          to += index * step.to;
-          rest = next;
-        }
-        const u32 inside = (begin - number * by) * kLine;
-        run.to = to + inside;
-        run.at = (begin - first) * kLine;
-        run.at += (u32(reinterpret_cast<u64>(run.to)) - run.at) % kBulkLine;
-        run.bytes = (last - begin) * kLine;
-        bulk_load(shared_address(memory + buffer * kCarriedBytes + run.at), from + inside, run.bytes, shared_address(gate), keep);
+      for (int i = kSteps - 1; i >= 0; --i) {
+        if (i >= box.num_steps) continue;
+        const Step& step = box.step[i];
+        const u32 before = step.count.quotient(rest);
+        const i64 index = rest - before * step.count.by;
+        from += index * step.from;
+        to += index * step.to;
+        rest = before;
       }
-      words.run[buffer][lane] = run;
+      const u32 inside = (begin - number * by) * kLine;
+      part.to = to + inside;
+      part.at = (begin - first) * kLine;
+      part.at += (u32(reinterpret_cast<u64>(part.to)) - part.at) % kBulkLine;
+      part.bytes = (last - begin) * kLine;
+      bulk_load(shared_address(memory + buffer * kCarriedBytes + part.at), from + inside, part.bytes, shared_address(gate), keep);
     }
+    if (brought == stored) next = part;
+    else latest = part;
     __syncwarp();
     ++brought;
 #endif
@@ -140,10 +142,8 @@ struct Carrier {
     const u32 buffer = stored % kCarried;
     if (lane == 0) wait_at(&words.gate[buffer], stored / kCarried & 1);
     __syncwarp();
-    if (lane < kCarriedRuns) {
-      const CarrierWords::Run run = words.run[buffer][lane];
-      if (run.bytes) bulk_store(run.to, shared_address(memory + buffer * kCarriedBytes + run.at), run.bytes, keep);
-    }
+    if (next.bytes) bulk_store(next.to, shared_address(memory + buffer * kCarriedBytes + next.at), next.bytes, keep);
+    next = latest;
     bulk_commit();
     if (flags) {
       bulk_arrived_but<kLate>();

@@ -133,7 +133,7 @@ struct Move {
   __device__ void run(int warp, int num_warps, unsigned char* memory) {
     if (warp == num_warps - 1) mark_all();  // it has no item in small calls
     if (kCarries<Shape> && (runs_fill_buffers<Shape>() || gridDim.x >= kFewCtas)) {
-      const int num = num_carriers<Shape>();
+      const int num = num_carriers(kCarriers<Shape>);
       if (warp >= num) return;
       Carrier<Own::num_all_steps> carrier(shared.carrier[warp], memory, warp);
       carrier.open();

@@ -25,7 +25,7 @@ struct Shape {
   static constexpr int num_run_loops = 0;
   static constexpr int num_strides = 0;
   static constexpr int tile_bytes = 0;
-  static constexpr int carried_bytes = 124800;
+  static constexpr int carried_bytes = 0;
   __device__ static constexpr i64 row_bytes(int field) { return 2048; }
   __device__ static constexpr i64 cell_bytes(int field) { return 2048; }
   __device__ static constexpr int unit_bytes(int field) { return 16; }
