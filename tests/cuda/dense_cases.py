@@ -308,6 +308,7 @@ CASES = {
     "vit_patches": DenseCase("vit_patches", 9, {"p": 4}),
     "vit_odd_patches": DenseCase("vit_patches", 7, {"p": 3, "c": 1}),
     "vit_patches_nchw": DenseCase("vit_patches_nchw", 9, {"p": 4}),
+    "vit_nchw_strips": DenseCase("vit_patches_nchw", 5, {"p": 14}),
     "vit_patches_normalised": DenseCase(NORMALISED, 9, {"p": 4}),
     "vit_unpack": DenseCase("vit_unpack", 9, {"p": 4, "rows": 3, "columns": 2}),
     "vit_unpack_wide": DenseCase("vit_unpack", 90, {"p": 2, "c": 8, "rows": 2, "columns": 9}),

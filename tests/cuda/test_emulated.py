@@ -82,6 +82,19 @@ def test_calls(
         assert world.run(calls) == []
 
 
+@pytest.mark.parametrize("constants", [{}, {"kPartsOfTile": 36, "kFewItemLines": 16}])
+def test_parts_of_strips(constants: dict[str, int], dense: Compiled) -> None:
+    """Tiles that hold a strip of all planes of a picture, and such that hold lines of it."""
+    folder = dense("vit_nchw_strips")
+
+    def calls() -> list[str]:
+        run = dense_run.Run(folder, "vit_nchw_strips", HOST, range(2))
+        return [each for batch in run.batches for each in run.call(batch)]
+
+    with emulated_ranks(2, **constants) as world:
+        assert world.run(calls) == []
+
+
 @pytest.mark.parametrize("case", ["spread", "spread_rows"])
 def test_extents_change(case: str, dense: Compiled) -> None:
     """While boxes, or words, of other extents are kept for the next call of the other handle, and

@@ -13,9 +13,10 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 from fuscoc_runtime.kernels.cuda import INCLUDE
 from tests.native import cxx
@@ -98,15 +99,21 @@ INSTEAD = {
 OPTIONS = ["-std=c++17", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fPIC", "-pthread"]
 
 
-def emulated(text: str, folder: Path, arch: int = 900) -> ctypes.CDLL:
+def emulated(
+    text: str, folder: Path, arch: int = 900, constants: Mapping[str, int] = MappingProxyType({})
+) -> ctypes.CDLL:
     """A library with the kernels of ``text``, and ``run``; skips where there is no compiler.
 
-    ``arch`` is that of ``__CUDA_ARCH__``, which decides about bulk copies.
+    ``arch`` is that of ``__CUDA_ARCH__``, which decides about bulk copies; ``constants`` of the
+    headers have other values than there.
     """
     kernels = KERNEL.sub(
         r'extern "C" void \1(const void* call) { \2(*static_cast<const Call*>(call)); }', text
     )
     texts = {path.name: _for_host(path.name, path.read_text()) for path in INCLUDE.glob("*.cuh")}
+    for name, value in constants.items():
+        (header,) = (each for each in texts if f" {name} = " in texts[each])
+        texts[header] = re.sub(rf"(constexpr \w+ {name} =) [^;]+;", rf"\1 {value};", texts[header])
     texts["emulation.h"] = (HERE / "emulation.h").read_text()
     texts["kernels.cpp"] = f"#define __CUDA_ARCH__ {arch}\n{kernels}"
     # Kernels run for as long as a compiler would take to make them fast.

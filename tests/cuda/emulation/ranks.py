@@ -179,8 +179,9 @@ def _window_allocator(world: World, device: torch.device) -> Callable[[int], Win
 
 
 @contextmanager
-def emulated_ranks(num_ranks: int, arch: int = 90) -> Iterator[World]:
-    """Ranks whose GPUs are of compute capability ``arch`` / 10."""
+def emulated_ranks(num_ranks: int, arch: int = 90, **constants: int) -> Iterator[World]:
+    """Ranks whose GPUs are of compute capability ``arch`` / 10, and other ``constants`` than the
+    headers'."""
     world, libraries, lock = World(num_ranks), dict[bytes, ctypes.CDLL](), threading.Lock()
     capability, kept, zeros = divmod(arch, 10), list[object](), torch.zeros
 
@@ -188,7 +189,7 @@ def emulated_ranks(num_ranks: int, arch: int = 90) -> Iterator[World]:
         with lock:
             if code not in libraries:
                 folder = stack.enter_context(tempfile.TemporaryDirectory())
-                libraries[code] = emulated(code.decode(), Path(folder), 10 * arch)
+                libraries[code] = emulated(code.decode(), Path(folder), 10 * arch, constants)
         return {name: Kernel(libraries[code], name, *cta) for name, cta in launches.items()}
 
     def waiting(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -181,7 +181,7 @@ struct PieceBoxes {
   }
   template <int kField>
   __device__ __forceinline__ void cut(Own& box) const {
-    Cutter<Shape::unit_bytes(kField), num_steps>{box, u32(Shape::tile_bytes) / (small() ? 4 : 1)}.cut();
+    Cutter<Shape::unit_bytes(kField), num_steps>{box, u32(Shape::tile_bytes) / (small() ? kPartsOfTile : 1)}.cut();
   }
 
   // Whether what is kept is of this piece, too.
@@ -344,20 +344,40 @@ struct PieceBoxes {
     Loop loop[num_steps + 1];
     const int num = sort_loops(loop, loops<0>(piece, of, loop), kSource);
     i64 range = Shape::run_bytes(0);
-    packed = range;
-    const int outer = count_outer(loop, num, kSource, range);
-    for (int i = num - 1; i >= 0; --i) {
-      if (i < outer && unit < kLine) packed += floor_mod(loop[i].src - packed, kLine);
-      loop[i].packed = packed;
-      packed *= loop[i].count;
-    }
+    int outer = count_outer(loop, num, kSource, range);
     i64 at_home[num_steps + 1];  // steps of what is told, where it comes back to
     const End also = kTurns<Shape> ? kSource : kPacked, also_mine = kTurns<Shape> ? kPacked : kSource;
-    if (!make_box<unit>(told, loop, num, outer, range, Shape::run_bytes(0), kTarget, kPacked, item_lines(), also, at_home) ||
-        !make_box<unit>(mine, loop, num, outer, range, Shape::run_bytes(0), kTarget, kSource, item_lines(), also_mine, nullptr) ||
-        !make_box<unit>(home, loop, num, outer, range, Shape::run_bytes(0), kPacked, kSource, item_lines()))
-      return false;
-    cut<0>(told);
+    // Where no tile is found, as strips of all planes of a picture do not fit, planes and their strips become ranges, and
+    // a tile has parts of several: the second loop is the slowest then. If that gives none either, it is as before.
+    const int second = max(outer, 1), outer_before = outer;
+    const i64 range_before = range;
+    for (int attempt = 0;; ++attempt) {
+      packed = Shape::run_bytes(0);
+      for (int i = num - 1; i >= 0; --i) {
+        if (i < outer && unit < kLine) packed += floor_mod(loop[i].src - packed, kLine);
+        loop[i].packed = packed;
+        packed *= loop[i].count;
+      }
+      if (!make_box<unit>(told, loop, num, outer, range, Shape::run_bytes(0), kTarget, kPacked, item_lines(), also, at_home) ||
+          !make_box<unit>(mine, loop, num, outer, range, Shape::run_bytes(0), kTarget, kSource, item_lines(), also_mine, nullptr) ||
+          !make_box<unit>(home, loop, num, outer, range, Shape::run_bytes(0), kPacked, kSource, item_lines()))
+        return false;
+      cut<0>(told);
+      if (!kTurns<Shape> || told.tiling.rows || told.run_bytes >= kLongRun || second >= num || attempt == 2) break;
+      const Loop moved = loop[attempt == 0 ? second : 0];
+      if (attempt == 0) {
+        for (int i = second; i > 0; --i) loop[i] = loop[i - 1];
+        loop[0] = moved;
+        outer = second + 1;
+        range = Shape::run_bytes(0);
+        for (int i = outer; i < num; ++i) range *= loop[i].count;
+      } else {
+        for (int i = 0; i < second; ++i) loop[i] = loop[i + 1];
+        loop[second] = moved;
+        outer = outer_before;
+        range = range_before;
+      }
+    }
     if (told.tiling.rows) {  // what is sent as a tile is received as one
       home.num_steps = told.num_steps;
       home.num_outer = told.num_outer;

@@ -17,6 +17,7 @@ constexpr u32 kMostOfTile = 512;    // bytes of a segment or a row that a tile g
 // Whether a shuffle has fields of short runs: its CTAs turn tiles, each of two buffers with so many bytes.
 template <class Shape>
 constexpr bool kTurns = Shape::tile_bytes > 0;
+constexpr u32 kPartsOfTile = 4;     // in small calls, so that more CTAs have some
 constexpr u32 kTurnedLines = 4096, kFewTurnedLines = 1024;  // that such a CTA takes at once where it turns nothing, but
                                                           // fewer in small calls
 
@@ -95,9 +96,11 @@ struct Cutter {
     if (kUnit == kLine || last < 1 || last < box.num_outer || box.run_bytes >= kLongRun) return best;
     for (int first = last - 1; first >= max(box.num_outer - 1, 0) && best.gain < most; --first) {
       const u32 num_columns = box.step[first + 1].count.by;
+      u64 column = u64(box.run_bytes);
+      for (int i = last; i > first + 1; --i) column *= box.step[i].count.by;
       for (u32 parts = 1; parts <= num_columns && best.gain < most; parts += max(parts / 2, 1u)) {
         const u32 columns = (num_columns + parts - 1) / parts;
-        if (parts > 1 && columns < 8) break;
+        if (parts > 1 && columns < 8 && columns * column < kLongRun) break;
         const Cut made = most_rows(first, columns);
         if (made.gain > best.gain) best = made;
       }
@@ -404,8 +407,16 @@ struct Turn {
     const u32 first = staged + begin * box.tiling.staged[box.tiling.first];
     if (at >= 0 && at + kWord <= width) {
       u32 from[kUnits];
+      // Units that one step is between, at both ends, are found from the one before.
+      const int last = box.num_steps - 1;
+      const bool follow = box.run.by == sizeof(Unit) && box.tiling.merged >> last & 1 && last > box.tiling.first;
+      const Divisor& steps = box.step[last].count;
+      const u32 number = u32(at) / u32(sizeof(Unit)), index = number - steps.quotient(number) * steps.by;
 #pragma unroll
-      for (int i = 0; i < kUnits; ++i) from[i] = first + place(box, split, at + i * u32(sizeof(Unit)));
+      for (int i = 0; i < kUnits; ++i) {
+        if (i > 0 && follow && (index + i) % steps.by != 0) from[i] = from[i > 0 ? i - 1 : 0] + box.tiling.staged[last];
+        else from[i] = first + place(box, split, at + i * u32(sizeof(Unit)));
+      }
       const u32 to = turned + at;
       for (u32 row = begin; row < end; row += kRows * period) {
         Word word[kRows];
