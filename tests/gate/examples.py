@@ -149,6 +149,11 @@ NORMALISED = """
       combine reverse
     }"""
 
+NORMALISED_BY = NORMALISED.replace(
+    "shuffle normalised {",
+    "shuffle normalised {\n      const mean = input mean : f32[3], std = input std : f32",
+).replace("[0.5, 0.25, 0.1]) / [0.2, 0.3, 0.7]", "mean) / std")
+
 BATCHED = """
     shuffle batched {
       index b : batch   index t : tokens   index e : 4
@@ -219,6 +224,7 @@ EXAMPLES = (
     Example("turned", TURNED, ("2x1",)),
     Example("chained", CHAINED, ("2x1",)),
     Example("normalised", NORMALISED, ("2x1",)),
+    Example("normalised_by", NORMALISED_BY, ("2x1",)),
     Example("compact", specs.routed("f32").replace("packed(s)", "packed(s) compact"), ("2x2",)),
     Example(
         "table",

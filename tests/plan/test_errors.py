@@ -261,6 +261,7 @@ EXAMPLES = [
     errors.SlotOutOfRangeError(1, 9, 8, (0, 3)),
     errors.CapacityError(1, 9, 8),
     errors.PlacementMismatchError("owner", 1),
+    errors.TablesDifferError("owner", 1, 2),
     errors.ExtentMismatchError("tokens", 2, (8, 9)),
     errors.KeyRangeError(1, "idx[t, k]", 2, 7),
     errors.NoSlotError(1, 2, 64),
