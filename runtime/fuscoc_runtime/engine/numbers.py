@@ -31,11 +31,12 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def cast_numbers(shuffle: ShuffleSpec, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """By field, f32 [2, channels]: the shifts and the factors of casts that compute with inputs."""
     found = {}
+    shapes = {each.name: each.shape for each in shuffle.program.buffers.get("numbers", ())}
     for each in shuffle.declared.casts:
         line = each.normalise
         if line is not None and line.is_given:
             parts = [evaluate(part, inputs) for part in (line.shifts, line.factors)]
-            made = parts[0].new_empty(2, max(part.numel() for part in parts), dtype=torch.float32)
+            made = parts[0].new_empty(shapes[each.field], dtype=torch.float32)
             for row, part in zip(made.unbind(), parts, strict=True):
                 row.copy_(part)
             found[each.field] = made
