@@ -22,7 +22,7 @@ from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.windows import Allocate
 from fuscoc_runtime.engine.node.prepared import Prepared
-from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes
+from fuscoc_runtime.engine.node.ragged import RaggedSizes
 from fuscoc_runtime.engine.node.rail_commands import (
     PointExchange,
     RailCommands,
@@ -42,7 +42,7 @@ from fuscoc_runtime.engine.node.triton_memory import (
 )
 from fuscoc_runtime.engine.node.triton_program import COMBINED
 from fuscoc_runtime.errors import InputError
-from fuscoc_runtime.kernels.commands import Command, Launch, Turn
+from fuscoc_runtime.kernels.commands import Command, CommandList, Launch, Numbers, Turn
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
@@ -53,6 +53,8 @@ PLAN_EPOCH = 0  # a word of the state
 class RailNode(TritonNode):
     """A shuffle among the ranks of several nodes; construction is collective over ``members``.
     ``limits`` are those of a rank."""
+
+    rails: Rails
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class RailNode(TritonNode):
         self._num_nodes, self._may_drop = topology.num_nodes, may_drop
         self._stride = num_places(node, limits.max_sources)
         self._taken_on = replace(limits, max_sources=self._num_nodes * self._stride)
-        self.rails = self._rails = Rails(members)
+        self.rails = Rails(members)
         self._members = members
         given = shuffle, node, topology, limits.max_sources
         memory = new_slab_memory(*given, members.device)
@@ -78,30 +80,8 @@ class RailNode(TritonNode):
         self._no_source = [torch.empty(0)] * len(shuffle.program.read)
         super().__init__(artifact, shuffle, node, members, limits, num_sms)
 
-    def dispatch(
-        self,
-        source: Sequence[Tensor],
-        inputs: Sequence[Tensor],
-        extents: Sequence[int],
-        num_sources: int,
-        weights: Tensor | None = None,
-        num_slots: int = 0,
-        ragged: RaggedSizes | EntrySizes | None = None,
-    ) -> Launched:
-        """See `TritonNode.dispatch`. Of the handle everything is of the segments that this rank has
-        taken on, but for ``sent``."""
-        assert not isinstance(ragged, EntrySizes), "they are evaluated before"
-        prepared = self.prepare_dispatch(extents, num_sources, num_slots)
-        addresses = [address(each) for each in (*source, *inputs)]
-        addresses.append(0 if weights is None else address(weights))
-        begun = self._program.bits_of_cells(source)
-        return self.dispatch_prepared(prepared, addresses, num_sources, num_slots, ragged, begun)
-
-    def prepare_dispatch(
-        self, extents: Sequence[int], num_sources: int, num_slots: int = 0
-    ) -> Prepared:
-        """All dispatches of so many segments, to so many slots of a dense target, with these
-        extents."""
+    def prepared(self, extents: Sequence[int], num_sources: int, num_slots: int = 0) -> Prepared:
+        """See `TritonNode.prepared`."""
         program = self.shuffle.program
         alike = {
             **self._program.sizes_given(extents),
@@ -112,29 +92,30 @@ class RailNode(TritonNode):
             "num_slots": num_slots,
             "says": 0,
         }
-        names = [*program.read]
-        names += [f"input.{name}" for name in program.inputs]
+        varied = ["ticket", "own_weights", "begun", *program.read]
+        varied += [f"input.{name}" for name in program.inputs]
         numbers = [lasting | alike for lasting in self._lasting]
-        return Prepared(self._forth.names, numbers, ("ticket", "begun", *names, "own_weights"))
+        return Prepared(self._forth.names, numbers, varied)
 
-    def dispatch_prepared(
+    def start(
         self,
         prepared: Prepared,
         addresses: Sequence[int],
         num_sources: int,
+        weights: Tensor | None = None,
         num_slots: int = 0,
         ragged: RaggedSizes | None = None,
         begun: Tensor | None = None,
         stream: int | None = None,
         turn: Turn | None = None,
     ) -> Launched:
-        """A dispatch with these ``addresses`` of sources, inputs and weights, and of what is
-        ``begun`` where segments must lie apart; see `dispatch`, and `CommandList.submit`."""
+        """See `TritonNode.start`. Of the handle everything is of the segments that this rank has
+        taken on, but for ``sent``."""
         # Who names the stream knows that it captures nothing.
         entry = self._next_entry() if stream is None else self.rings.next(False)
         buffers = self._buffers[entry.index]
-        marks = 0 if begun is None else address(begun)
-        numbers = prepared.fill(entry.index, (entry.ticket, marks, *addresses))
+        at = [0 if each is None else address(each) for each in (weights, begun)]
+        numbers = prepared.fill(entry.index, (entry.ticket, *at, *addresses))
         if ragged is not None:
             own = self._own[entry.index]
             values = dict(zip(self._forth.names, numbers, strict=True))
@@ -147,7 +128,7 @@ class RailNode(TritonNode):
             buffers["key_counts"],
             buffers["key_starts"],
             buffers["routing"],
-            buffers["weights"] if addresses[-1] else None,
+            None if weights is None else buffers["weights"],
             self._row_index(entry),
             self._claims(entry),
             num_slots,
@@ -156,7 +137,7 @@ class RailNode(TritonNode):
         )
         if launched.row_index is not None:  # before the peers know that this rank joins the call
             launched.row_index.fill_(-1)
-        self._rails.submit(self._forth, numbers, stream, turn)
+        self._submit(self._forth, numbers, stream, turn)
         return launched
 
     def combine(
@@ -168,14 +149,14 @@ class RailNode(TritonNode):
     ) -> Sequence[Tensor]:
         """See `TritonNode.combine`."""
         assert handle.sent is not None
-        prepared = self.prepare_combine(handle.sent.num_sources)
+        prepared = self.prepared_back(handle.sent.num_sources)
         given = [address(each) for each in rows] + [address(each) for each in results]
         given += [each.nbytes for each in results]
-        self.combine_prepared(prepared, handle, given, rows_ticket)
+        self.start_back(prepared, handle, given, rows_ticket)
         return results
 
-    def prepare_combine(self, num_sources: int, programs: int | None = None) -> Prepared:
-        """All combines of so many segments, by ``programs``, or as many as there is room for."""
+    def prepared_back(self, num_sources: int, programs: int | None = None) -> Prepared:
+        """See `TritonNode.prepared_back`; by ``programs``, or as many as there is room for."""
         most = self._programs.combine if programs is None else programs
         alike = {
             "num_sources": self._taken_on.max_sources,
@@ -183,27 +164,8 @@ class RailNode(TritonNode):
             "finishing": max(1, min(most, num_sources)),
             "own_sources": num_sources,
         }
-        fields = [field.name for field in self.shuffle.program.buffers["source"]]
-        varied = ["ticket", "rows_ticket", "weights"]
-        varied += [f"{each}.{field}" for each in COMBINED for field in fields]
         numbers = [lasting | alike for lasting in self._lasting]
-        return Prepared(self._back.names, numbers, varied)
-
-    def combine_prepared(
-        self,
-        prepared: Prepared,
-        handle: Launched,
-        given: Sequence[int],
-        rows_ticket: int,
-        stream: int | None = None,
-        turn: Turn | None = None,
-    ) -> None:
-        """A combine, with addresses of rows and results and bytes of these ``given``; see `combine`
-        and `CommandList.submit`."""
-        entry = handle.entry
-        weights = 0 if handle.weights is None else handle.weights.data_ptr()
-        numbers = prepared.fill(entry.index, (entry.ticket, rows_ticket, weights, *given))
-        self._rails.submit(self._back, numbers, stream, turn)
+        return Prepared(self._back.names, numbers, self._varied_back)
 
     def refuse_dispatch(self) -> RingEntry:
         """Take a dispatch's turn without segments: those of others are taken on all the same. If
@@ -224,7 +186,7 @@ class RailNode(TritonNode):
         index = self._row_index(entry)
         if index is not None:
             index.fill_(-1)
-        self._rails.submit(self._forth, self._forth.numbers(values))
+        self._submit(self._forth, self._forth.numbers(values))
         self.is_out_of_step = self._program.combines and self._someone_joined()
         return entry
 
@@ -232,9 +194,9 @@ class RailNode(TritonNode):
         """Take a combine's turn without rows; sums that need them are NaN, in other nodes all that
         this rank has taken on from them."""
         assert handle.sent is not None
-        prepared = self.prepare_combine(handle.sent.num_sources, programs=1)
+        prepared = self.prepared_back(handle.sent.num_sources, programs=1)
         nothing = [0] * (len(COMBINED) * len(self.shuffle.program.buffers["source"]))
-        self.combine_prepared(prepared, handle, nothing, rows_ticket=-1)
+        self.start_back(prepared, handle, nothing, rows_ticket=-1)
 
     def gather(self, of_slot: Tensor) -> Tensor:
         """See `gather_in_node`."""
@@ -250,7 +212,7 @@ class RailNode(TritonNode):
     @cached_property
     def _points_between(self) -> PointExchange:
         tell = self._program.load("hop", "tell", ("told", "place"))
-        return PointExchange(self._program, self._rails, tell, self._stride)
+        return PointExchange(self._program, self.rails, tell, self._stride)
 
     @property
     def num_rounds(self) -> int:
@@ -263,16 +225,25 @@ class RailNode(TritonNode):
         own = sum(each.nbytes for points in self._own for each in points.values())
         return super().private_bytes + own + self._slabs.memory.num_bytes
 
+    def _submit(
+        self,
+        commands: CommandList,
+        numbers: Numbers,
+        stream: int | None = None,
+        turn: Turn | None = None,
+    ) -> None:
+        self.rails.submit(commands, numbers, stream, turn)
+
     def _commands_forth(self) -> list[Command]:
         """A dispatch."""
         program, memory = self._program, self._slabs.memory
         staged = self._memory.staged_places
-        self._commands = RailCommands(program, self._rails, self._slabs, staged)
+        self._commands = RailCommands(program, self.rails, self._slabs, staged)
         commands = self._commands.forth()
         if self._may_drop:
             acknowledge = program.load("hop", "acknowledge", ("call",))
-            receipts = self._rails.between(memory.receipts_out, memory.receipts)
-            commands.append(self._rails.command(receipts, is_told=True))
+            receipts = self.rails.between(memory.receipts_out, memory.receipts)
+            commands.append(self.rails.command(receipts, is_told=True))
             commands.append(Launch(acknowledge, "one"))
         return commands
 
@@ -346,4 +317,4 @@ class RailNode(TritonNode):
             "own_keys": address(points[self._program.place]),
             "receipts_travel": int(self._may_drop),
         }
-        return super()._words(index) | own | rail_words(self._program, self._rails, self._slabs)
+        return super()._words(index) | own | rail_words(self._program, self.rails, self._slabs)

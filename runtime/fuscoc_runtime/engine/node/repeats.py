@@ -22,7 +22,6 @@ from fuscoc_runtime.engine.ends import CallEnd, Ends, Event
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.prepared import Prepared
-from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.weights import version
@@ -87,12 +86,11 @@ class Repeats:
         is_single = len(program.buffers["source"]) == len(program.buffers["target"]) == 1
         if program.numbers or not is_plain or not is_single or program.target.kind != "packed":
             return None
-        if isinstance(node, RailNode):
-            return RailRepeats(engine, node)
-        is_alike = isinstance(node, TritonNode) and not program.relation.apart
-        return Repeats(engine, node) if is_alike else None
+        if not isinstance(node, TritonNode) or program.relation.apart:
+            return None
+        return Repeats(engine, node)
 
-    def __init__(self, engine: NodeEngine, node: Any) -> None:
+    def __init__(self, engine: NodeEngine, node: TritonNode) -> None:
         self._engine, self._node, self._order = engine, node, engine.order
         self._watch = engine.watch
         self._weight = engine.shuffle.back.program.weight
@@ -130,7 +128,14 @@ class Repeats:
         with self._order.lock:
             stream, turn, end = self._start(is_beside, tensors)
             try:
-                launched = self._start_dispatch(known, given, weigh, stream, turn)
+                launched = self._node.start(
+                    known.prepared,
+                    given,
+                    known.num_sources,
+                    None if weigh is None else weigh.detach(),
+                    stream=stream,
+                    turn=turn,
+                )
             except (HopTimeoutError, NetworkError) as error:
                 engine.lose(error)
                 raise
@@ -173,7 +178,7 @@ class Repeats:
             self._dispatches,
             tuple(form),
             _Dispatch(
-                self._prepare_dispatch(extents, num_sources),
+                self._node.prepared(extents, num_sources),
                 tuple(names.index(name) for name in (self._field, *program.inputs)),
                 num_sources,
                 tuple(handle.inputs),
@@ -212,7 +217,7 @@ class Repeats:
         with self._order.lock:
             stream, turn, end = self._start(is_beside, (rows, result))
             try:
-                self._start_combine(known.prepared, launched, given, rows_ticket, stream, turn)
+                self._node.start_back(known.prepared, launched, given, rows_ticket, stream, turn)
             except (HopTimeoutError, NetworkError) as error:
                 engine.lose(error)
                 raise
@@ -230,34 +235,9 @@ class Repeats:
             return
         [field] = self._engine.shuffle.program.buffers["source"]
         one = torch.empty(1, dtype=TORCH_DTYPES[field.dtype], device=self._engine.members.device)
-        prepared = self._prepare_combine(num_sources)
+        prepared = self._node.prepared_back(num_sources)
         known = _Combine(prepared, one.expand(shape), one.nbytes * shape.numel())
         remember(self._combines, tuple(form), known)
-
-    def _prepare_dispatch(self, extents: Sequence[int], num_sources: int) -> Prepared:
-        prepared: Prepared = self._node.prepared(extents, num_sources)
-        return prepared
-
-    def _start_dispatch(
-        self,
-        known: _Dispatch,
-        given: Sequence[int],
-        weights: Tensor | None,
-        stream: int | None,
-        turn: Turn | None,
-    ) -> Launched:
-        weights = None if weights is None else weights.detach()
-        launched: Launched = self._node.start(
-            known.prepared, given, known.num_sources, weights, stream=stream, turn=turn
-        )
-        return launched
-
-    def _prepare_combine(self, num_sources: int) -> Prepared:
-        prepared: Prepared = self._node.prepared_back(num_sources)
-        return prepared
-
-    def _start_combine(self, *given: Any) -> None:
-        self._node.start_back(*given)
 
     def _watch_streams(self, ends: Ends) -> None:
         self._ends, self.stream = ends, ends.stream
@@ -291,35 +271,6 @@ class Repeats:
         turn.before_on, turn.told = caller, told
         turn.awaited = self._ended if self._order.follows(ends.address) else None
         return ends.address, turn, CallEnd(ends, event, told, caller, used)
-
-
-class RailRepeats(Repeats):
-    """Those between nodes."""
-
-    def _prepare_dispatch(self, extents: Sequence[int], num_sources: int) -> Prepared:
-        prepared: Prepared = self._node.prepare_dispatch(extents, num_sources)
-        return prepared
-
-    def _start_dispatch(
-        self,
-        known: _Dispatch,
-        given: Sequence[int],
-        weights: Tensor | None,
-        stream: int | None,
-        turn: Turn | None,
-    ) -> Launched:
-        addresses = (*given, 0 if weights is None else weights.data_ptr())
-        launched: Launched = self._node.dispatch_prepared(
-            known.prepared, addresses, known.num_sources, stream=stream, turn=turn
-        )
-        return launched
-
-    def _prepare_combine(self, num_sources: int) -> Prepared:
-        prepared: Prepared = self._node.prepare_combine(num_sources)
-        return prepared
-
-    def _start_combine(self, *given: Any) -> None:
-        self._node.combine_prepared(*given)
 
 
 def _own_sources(launched: Launched) -> int:

@@ -78,13 +78,15 @@ class NodeKernels(Protocol):
     """
 
     max_entries: int | None
-    rails: Rails | None
     is_out_of_step: bool
 
     limits: Limits
     rows: tuple[Tensor, ...]
     state: Tensor
     page: Tensor
+
+    @property
+    def rails(self) -> Rails | None: ...
 
     def dispatch(
         self,

@@ -29,7 +29,14 @@ from fuscoc_runtime.engine.node.triton_memory import (
     new_segments,
 )
 from fuscoc_runtime.engine.node.triton_program import COMBINED, TritonProgram
-from fuscoc_runtime.kernels.commands import Command, CommandList, Launch, Turn, carry_out
+from fuscoc_runtime.kernels.commands import (
+    Command,
+    CommandList,
+    Launch,
+    Numbers,
+    Turn,
+    carry_out,
+)
 from fuscoc_runtime.kernels.loader import address, device_module
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
@@ -204,7 +211,7 @@ class TritonNode:
             columns = [self._scratch[name] for name in ("rank", self._program.place)]
             self._evaluate_ragged(values, ragged, columns)
             numbers = self._forth.numbers(values)
-        self._forth.submit(numbers, stream, turn)
+        self._submit(self._forth, numbers, stream, turn)
         return handle
 
     def combine(
@@ -227,12 +234,17 @@ class TritonNode:
 
     def prepared_back(self, num_sources: int) -> Prepared:
         """All combines of so many segments, until the next `configure`."""
-        fields = [field.name for field in self.shuffle.program.buffers["source"]]
-        varied = ["ticket", "rows_ticket", "weights"]
-        varied += [f"{each}.{field}" for each in COMBINED for field in fields]
         alike = {"programs": self._programs.combine, "num_sources": num_sources}
         numbers = [{**alike, "call": table.data_ptr()} for table in self._tables]
-        return Prepared(self._back.names, numbers, varied)
+        return Prepared(self._back.names, numbers, self._varied_back)
+
+    @property
+    def _varied_back(self) -> list[str]:
+        """The numbers of a combine that `start_back` fills in."""
+        fields = [field.name for field in self.shuffle.program.buffers["source"]]
+        return ["ticket", "rows_ticket", "weights"] + [
+            f"{each}.{field}" for each in COMBINED for field in fields
+        ]
 
     def start_back(
         self,
@@ -248,7 +260,17 @@ class TritonNode:
         entry = handle.entry
         weights = 0 if handle.weights is None else address(handle.weights)
         numbers = prepared.fill(entry.index, (entry.ticket, rows_ticket, weights, *given))
-        self._back.submit(numbers, stream, turn)
+        self._submit(self._back, numbers, stream, turn)
+
+    def _submit(
+        self,
+        commands: CommandList,
+        numbers: Numbers,
+        stream: int | None = None,
+        turn: Turn | None = None,
+    ) -> None:
+        """See `CommandList.submit`."""
+        commands.submit(numbers, stream, turn)
 
     def refuse_dispatch(self) -> RingEntry:
         """Take a dispatch's turn without joining it; see `CudaNode.refuse_dispatch`."""

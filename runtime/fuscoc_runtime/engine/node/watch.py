@@ -103,9 +103,11 @@ class Watched(Protocol):
     @property
     def limits(self) -> Limits: ...
 
+    @property
+    def rails(self) -> Rails | None: ...
+
     state: Tensor
     page: Tensor
-    rails: Rails | None
 
 
 class NodeWatch:
