@@ -18,15 +18,15 @@ from typing import Any
 RANK, NUM_RANKS = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
 os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
 
-import torch  # noqa: E402  (NCCL and symmetric memory read the environment)
-import torch.distributed as dist  # noqa: E402
+import torch
+import torch.distributed as dist
 
 SHARED = torch.cuda.device_count() < NUM_RANKS
 if SHARED:
     os.environ["NCCL_HOSTID"] = f"rank-{RANK}"
 
-import fuscoc_runtime.deep_ep as deep_ep  # noqa: E402
-from tests.deep_ep import cases, elastic_work, rank_work  # noqa: E402
+import fuscoc_runtime.deep_ep as deep_ep
+from tests.deep_ep import cases, elastic_work, rank_work
 
 DEVICE = torch.device("cuda", RANK % torch.cuda.device_count())
 OPTIONS = {"topology": f"1x{NUM_RANKS}"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -53,8 +54,8 @@ def repeated(group: Any, artifact: str, topology: str) -> tuple[str, int, int]:
         found.append(done[1])
         return done
 
-    shuffle.dispatch = with_repeats  # type: ignore[method-assign]
-    rank_work.run(shuffle, good, combines=1)
+    with mock.patch.object(shuffle, "dispatch", with_repeats):
+        rank_work.run(shuffle, good, combines=1)
     said = rank_work.said_by(shuffle.check)
     again = int((data.inputs["idx"] != good[shuffle.rank].inputs["idx"]).sum())
     return said, int(found[0].dropped), again

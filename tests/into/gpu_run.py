@@ -18,20 +18,20 @@ if WORLD > 1:  # before torch looks: ranks of one GPU are hosts of their own for
     os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
     os.environ["NCCL_HOSTID"] = f"rank-{RANK}"
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from torch.utils._pytree import tree_leaves, tree_map_only  # noqa: E402
+import torch
+import torch.distributed as dist
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from fuscoc_runtime import Shuffle  # noqa: E402
-from fuscoc_runtime.engine.node.engine import NodeEngine  # noqa: E402
-from fuscoc_runtime.engine.node.exact_engine import ExactEngine  # noqa: E402
-from fuscoc_runtime.engine.process import ProcessEngine  # noqa: E402
-from fuscoc_runtime.errors import (  # noqa: E402
+from fuscoc_runtime import Shuffle
+from fuscoc_runtime.engine.node.engine import NodeEngine
+from fuscoc_runtime.engine.node.exact_engine import ExactEngine
+from fuscoc_runtime.engine.process import ProcessEngine
+from fuscoc_runtime.errors import (
     FuscoRuntimeError,
     PlaceOverlapError,
     PlaceRangeError,
 )
-from tests.into.models import MODELS, Call, differences, draw  # noqa: E402
+from tests.into.models import MODELS, Call, differences, draw
 
 TIMEOUT = 60.0
 FIXED = {"max_sources": 16, "capacity": 128}

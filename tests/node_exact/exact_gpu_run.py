@@ -27,16 +27,16 @@ from typing import Any
 RANK, NUM_RANKS = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
 os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
 
-import torch  # noqa: E402  (NCCL and symmetric memory read the environment)
-import torch.distributed as dist  # noqa: E402
+import torch
+import torch.distributed as dist
 
 SHARED = torch.cuda.device_count() < NUM_RANKS
 if SHARED:
     os.environ["NCCL_HOSTID"] = f"rank-{RANK}"
 
-from fuscoc_runtime import Shuffle  # noqa: E402
-from fuscoc_runtime.comm import device_memory, windows  # noqa: E402
-from fuscoc_runtime.demo.verify import (  # noqa: E402
+from fuscoc_runtime import Shuffle
+from fuscoc_runtime.comm import device_memory, windows
+from fuscoc_runtime.demo.verify import (
     MismatchError,
     by_slot,
     check_result,
@@ -45,14 +45,14 @@ from fuscoc_runtime.demo.verify import (  # noqa: E402
     slot_keys,
     work_on,
 )
-from fuscoc_runtime.engine.node.exact_engine import ExactEngine  # noqa: E402
-from fuscoc_runtime.engine.process import ProcessEngine  # noqa: E402
-from fuscoc_runtime.face import open as opening  # noqa: E402
-from fuscoc_runtime.face.choice import exact_kernels  # noqa: E402
-from fuscoc_runtime.manifest.artifact import load_artifact  # noqa: E402
-from fuscoc_runtime.topology import Topology  # noqa: E402
-from tests.node_exact.rank_work import on_the_device  # noqa: E402
-from tests.node_triton.rank_work import batch, by_field, said_by  # noqa: E402
+from fuscoc_runtime.engine.node.exact_engine import ExactEngine
+from fuscoc_runtime.engine.process import ProcessEngine
+from fuscoc_runtime.face import open as opening
+from fuscoc_runtime.face.choice import exact_kernels
+from fuscoc_runtime.manifest.artifact import load_artifact
+from fuscoc_runtime.topology import Topology
+from tests.node_exact.rank_work import on_the_device
+from tests.node_triton.rank_work import batch, by_field, said_by
 
 SIZES = (5, 0, 12, 1, 40, 3)
 """Outermost extents in a row: they grow and shrink."""
