@@ -7,11 +7,10 @@ Every rank is a node of its own, by an NCCL_HOSTID of its own, so NCCL uses its 
 between them (preload ``nic.so`` of `network.py` for a NIC each); where there are fewer GPUs than
 ranks they share one. Contenders are fuscoc with ``max_sources``, fuscoc without it, its general
 engine, which hosts plan for, and raw sends and receives of the bytes that must cross; they run in
-turn on the same inputs, and rows and sums
-are verified before and after they are timed. Calls are asynchronous: they run beside the caller's
-stream, which waits for them, as raw sends do. Those of fixed capacity can also be *in line*, on the
-caller's stream, as a step that needs their rows at once makes them, and, where NCCL takes all ranks
-for those of one host, graphs that are replayed.
+turn on the same inputs, and rows and sums are verified before and after they are timed. Calls are
+asynchronous: they run beside the caller's stream, which waits for them, as raw sends do. They can
+also be *in line*, on the caller's stream, as a step that needs their rows at once makes them, and,
+of fixed capacity where NCCL takes all ranks for those of one host, graphs that are replayed.
 
 Microseconds, medians, of the slowest rank:
 

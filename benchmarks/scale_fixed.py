@@ -268,7 +268,7 @@ def window_of(folder: Path, num_ranks: int) -> int:
 def measure_all(sizes: Sequence[int], repeats: int) -> list[Result]:
     """Sizes of several nodes, in turns: medians."""
     with tempfile.TemporaryDirectory() as folder:
-        text, (plain, distinct) = spec(MODEL, "triton"), (Path(folder) / name for name in "pd")
+        text, plain, distinct = spec(MODEL, "triton"), Path(folder, "any"), Path(folder, "distinct")
         fuscoc.compile(text, plain)
         fuscoc.compile(text.replace("packed(s)", "packed(s) distinct"), distinct)
         larger = [size for size in sizes if size > RANKS_PER_NODE]

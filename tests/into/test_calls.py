@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,11 @@ from torch import Tensor
 
 import fuscoc
 from fuscoc_runtime import Shuffle, fused_shuffle
+from fuscoc_runtime.engine.node import into_repeats
+from fuscoc_runtime.engine.row_kernels import accumulate_rows
+from fuscoc_runtime.engine.streams import CallOrder
 from fuscoc_runtime.errors import InputError, PlaceRangeError
+from fuscoc_runtime.face import into
 
 ROWS = """
 shuffle rows {
@@ -192,6 +197,34 @@ def test_calls_that_repeat_earlier_ones(tmp_path: Path) -> None:
         assert torch.equal(whole, wanted)
         with pytest.raises(PlaceRangeError, match="for 1 rows"):
             adding.check()
+
+
+@pytest.mark.parametrize("sizes", [{}, {"max_sources": 2, "capacity": 3}])
+def test_rows_are_added_in_the_turn_of_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]
+) -> None:
+    """For the next one, on whatever stream, puts its own where they are."""
+    text = ROWS.replace("into entry[at(s)]", "into entry[at(s)] reduce sum")
+    turns: list[str] = []
+    found: list[bool] = []
+
+    @contextmanager
+    def turn(_: CallOrder) -> Iterator[None]:
+        turns.append("begun")
+        yield
+        turns.pop()
+
+    def noted(rows: Tensor, index: Tensor, memory: Tensor) -> None:
+        found.append(len(turns) == 1)
+        accumulate_rows(rows, index, memory)
+
+    monkeypatch.setattr(CallOrder, "turn", turn)
+    for module in (into, into_repeats):
+        monkeypatch.setattr(module, "accumulate_rows", noted)
+    with Shuffle(fuscoc.compile(text, tmp_path / "rows"), **sizes) as adding:
+        for _ in range(2):
+            adding.dispatch(torch.rand(2, 2, 3), **tables(), memory=torch.zeros(5, 2, 3))
+    assert found == [True, True]
 
 
 def test_memory_in_a_decorated_function(tmp_path: Path) -> None:

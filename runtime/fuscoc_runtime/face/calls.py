@@ -22,6 +22,7 @@ from fuscoc_runtime.engine.node.engine import current_device
 from fuscoc_runtime.engine.node.exact_engine import Doubt, ExactEngine
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.handle import NodeHandle
+from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.errors import FuscoRuntimeError, InputError
 from fuscoc_runtime.face.complexes import as_complex, as_reals, rows_as_reals
 from fuscoc_runtime.face.executor import Executor
@@ -159,7 +160,8 @@ def _dispatch_into(
     else:
         rows, new = _dispatch_now(executor, fields, named, handle, problem)
     by_field = rows if isinstance(rows, Mapping) else {executor.spec.declared.fields[0].name: rows}
-    with current_device(executor.engine.members.device):
+    device = executor.engine.members.device
+    with current_device(device), call_order(device).turn():  # before the next rows come there
         changed = put(into, given, by_field, new)
     if repeats is not None and handle is None and not kept:
         repeats.remember(fields, given_all, given, new)

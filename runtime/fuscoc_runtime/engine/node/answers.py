@@ -13,7 +13,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
-from fuscoc_runtime.engine.node.exact import POINTS_TOLD
+from fuscoc_runtime.engine.node.exact import telling_programs
 from fuscoc_runtime.engine.node.rings import HandleRings, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.triton import TritonNode
@@ -93,7 +93,6 @@ class AnsweringNode(TritonNode):
 
     def _numbers(self, index: int, num_sources: int = 0, known: int = 0) -> dict[str, int]:
         fanout = self.shuffle.program.fanout
-        shares = -(-num_sources * fanout // POINTS_TOLD)
         return {
             "reply.one": 1,
             "reply.call": self._tables[index].data_ptr(),
@@ -101,7 +100,7 @@ class AnsweringNode(TritonNode):
             "reply.fanout": fanout,
             "reply.segments": self._share,
             "reply.known": known,
-            "reply.programs": max(1, min(shares, self._programs.reducers)),
+            "reply.programs": telling_programs(num_sources * fanout, self._programs),
         }
 
     def _new_state(self) -> tuple[Tensor, Tensor]:

@@ -21,6 +21,7 @@ from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.windows import allocator
 from fuscoc_runtime.engine.node.report import Planned, Report, signed
 from fuscoc_runtime.engine.node.rings import DROPPED, ROUTING_WORDS, Launched, RingEntry
+from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits, new_state
 from fuscoc_runtime.engine.node.triton_memory import (
     BACK,
@@ -167,7 +168,7 @@ class ExactNode:
         num_sources: int,
         weights: Tensor | None,
         num_slots: int,
-        work: Work | None,
+        work: Work,
         faults: Tensor | None = None,
     ) -> Known | Planned | FuscoRuntimeError:
         """Plan a dispatch, the ``number``-th, and move its rows; see ``TritonNode.dispatch``.
@@ -183,9 +184,6 @@ class ExactNode:
         Raises:
             FuscoRuntimeError: the ranks are out of step for good.
         """
-        if work is None:
-            self.refuse_dispatch(number)
-            return Planned((), (-1,), 0, is_aborted=False)
         program, buffers, segments = self._program, work.buffers, work.segments
         values = program.given(inputs, extents) | {"num_slots": num_slots}
         columns = program.shuffle.program.relation.addresses
@@ -353,16 +351,11 @@ class ExactNode:
     ) -> None:
         values = {"call": table.data_ptr(), "number": number, "num_sources": num_sources}
         values |= {"fanout": self._fanout, "weights": weights, "known": address(routing)}
-        shares = -(-num_sources * self._fanout // POINTS_TOLD)
-        programs = max(1, min(shares, self._programs.reducers))
+        programs = telling_programs(num_sources * self._fanout, self._programs)
         self._tell.launch({**values, "refuses": int(refuses)}, programs)
 
     def _table(
-        self,
-        launched: Launched,
-        segments: Tensor,
-        first_slots: Tensor,
-        entry: int = 0,
+        self, launched: Launched, segments: Tensor, first_slots: Tensor, entry: int = 0
     ) -> Tensor:
         """The table of a call along a routing."""
         held = {"codes": launched.codes, "first_slots": first_slots, "routing": launched.routing}
@@ -418,6 +411,11 @@ class ExactNode:
     def _meet(self) -> None:
         """Wait for all ranks that share windows."""
         self._members.meet("window allocation")
+
+
+def telling_programs(num_points: int, programs: Programs) -> int:
+    """Those that tell peers of so many points."""
+    return max(1, min(-(-num_points // POINTS_TOLD), programs.reducers))
 
 
 def _fits(wanted: Limits, held: Limits) -> bool:

@@ -366,12 +366,13 @@ class ExactEngine:
             if earlier is not None:
                 self.node.refuse_again(self._number, self._known(earlier))
                 raise prepared
-            self.node.refuse_dispatch(self._number)
-            return Planned((), (), 0, is_aborted=False)
+            return self._refused()
         fields = [*prepared.arguments.fields.values(), *prepared.numbers]
         weights = prepared.weights if self.reply is None else None
         if earlier is not None:
             return self.node.dispatch_again(self._number, fields, earlier.known, weights)
+        if prepared.work is None:  # there is more than kernels can count
+            return self._refused()
         program, arguments = self.shuffle.program, prepared.arguments
         try:
             known = self.node.dispatch(
@@ -393,6 +394,11 @@ class ExactEngine:
         if isinstance(known, Planned) and known.is_aborted:
             self._watch.raise_loss()
         return known
+
+    def _refused(self) -> Planned:
+        """Refuse a dispatch that plans: nothing is moved on any rank."""
+        self.node.refuse_dispatch(self._number)
+        return Planned((), (), 0, is_aborted=False)
 
     def _table(self, arguments: Arguments) -> dict[str, Tensor]:
         """A copy of the table that places keys, if one does: no caller changes it."""

@@ -20,23 +20,13 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.rails import Rails
-from fuscoc_runtime.engine.node.exact import (
-    ENTRY,
-    MAX_POINTS,
-    ExactNode,
-    Known,
-    Work,
-)
+from fuscoc_runtime.engine.node.exact import ENTRY, MAX_POINTS, ExactNode, Known, Work
 from fuscoc_runtime.engine.node.places import Places
 from fuscoc_runtime.engine.node.rail_calls import RailCall, RailCalls, RailWork, new_work
 from fuscoc_runtime.engine.node.rail_commands import PointExchange, gather_in_node
 from fuscoc_runtime.engine.node.report import Planned
 from fuscoc_runtime.engine.node.rings import DROPPED, Launched, Sent
-from fuscoc_runtime.engine.node.slabs import (
-    SlabMemory,
-    Slabs,
-    new_slab_memory,
-)
+from fuscoc_runtime.engine.node.slabs import SlabMemory, Slabs, new_slab_memory
 from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.engine.node.triton_memory import TritonMemory, new_scratch
 from fuscoc_runtime.engine.node.triton_program import COMBINED
@@ -68,8 +58,7 @@ class RailKnown(Known):
 
     @property
     def tensors(self) -> list[Tensor]:
-        work = self.work
-        return [*super().tensors, *work.own.values(), *work.buffers.values(), *self.inputs]
+        return [*super().tensors, *self.work.tensors, *self.inputs]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +70,12 @@ class Shared:
     slabs: SlabMemory
     scratch: dict[str, Tensor]
     work: RailWork
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all this."""
+        tensors = [*self.scratch.values(), *self.work.tensors]
+        return self.slabs.num_bytes + sum(each.nbytes for each in tensors)
 
 
 class ExactRails(ExactNode):
@@ -110,8 +105,9 @@ class ExactRails(ExactNode):
 
     @property
     def private_bytes(self) -> int:
-        """Bytes of slabs, now."""
-        return 0 if self._shared is None else self._shared.slabs.num_bytes
+        """Bytes of slabs, and of all else that calls share, now."""
+        shared = 0 if self._shared is None else self._shared.num_bytes
+        return shared + sum(each.num_bytes for each in self._points.values())
 
     @property
     def num_rounds(self) -> int:
@@ -132,7 +128,7 @@ class ExactRails(ExactNode):
         num_sources: int,
         weights: Tensor | None,
         num_slots: int,
-        work: Work | None,
+        work: Work,
         faults: Tensor | None = None,
     ) -> Known | Planned | FuscoRuntimeError:
         """See `ExactNode.dispatch`. ``weights`` are sent with the rows.
@@ -141,9 +137,6 @@ class ExactRails(ExactNode):
             FuscoRuntimeError: the ranks are out of step for good, as when one has no memory for
                 larger slabs or windows.
         """
-        if work is None:
-            self.refuse_dispatch(number)
-            return Planned((), (-1,), 0, is_aborted=False)
         assert isinstance(work, RailWork)
         kept = tuple(each.clone() for each in inputs)  # handles last
         given = self._given(source, kept, extents, weights)
@@ -326,7 +319,7 @@ class ExactRails(ExactNode):
             )  # fmt: skip
             calls = self._calls[places] = RailCalls(
                 self._program, self.rails, slabs, self._memory, self._programs,
-                self._shared.scratch,                 self._words({}), self._kernels, places,
+                self._shared.scratch, self._words({}), self._kernels, places,
             )  # fmt: skip
         return calls
 

@@ -1,8 +1,8 @@
 """Dispatches into memory of the caller's that repeat earlier ones, where rows are added to it.
 
-As `Repeats` between nodes: one whose arguments have the forms of an earlier one needs no checks but
-those of what forms do not tell, and of what surrounds the kernels nothing is left but one launch
-that looks places up, and one that leaves out slots without a row.
+As in `Repeats`: one whose arguments have the forms of an earlier one needs no checks but those of
+what forms do not tell, and of what surrounds the kernels nothing is left but one launch that looks
+places up, and one that leaves out slots without a row.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.engine.into import Given, Into
-from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
+from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.repeats import look_at, remember
 from fuscoc_runtime.engine.row_kernels import accumulate_rows
@@ -89,8 +89,8 @@ class IntoRepeats:
                 num_slots=known.num_slots,
             )
             engine.entered(launched.entry)
-        memory: Tensor = tensors[known.memory]
-        with current_device(engine.members.device):
+            # Before the next call puts its rows where these are.
+            memory: Tensor = tensors[known.memory]
             places = torch.empty(len(known.rows), dtype=torch.int64, device=memory.device)
             tables = {name: addresses[position] for name, position in known.tables}
             into.look_up(known.numbers, tables, places)
@@ -107,6 +107,8 @@ class IntoRepeats:
         tensors = (*fields, *named.values())
         form: list[object] = [len(fields), *named]
         if any(look_at(each, form) is None or not each.numel() for each in tensors):
+            return
+        if not handle.num_slots:  # nothing comes
             return
         names = [*([self._field.name] if fields else []), *named]
         numbers = self._into.numbers(given.extents)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.rails import Rails
-from fuscoc_runtime.engine.node.exact import ENTRY, POINTS_TOLD, Work
+from fuscoc_runtime.engine.node.exact import ENTRY, Work, telling_programs
 from fuscoc_runtime.engine.node.rail_commands import RailCommands, packing, rail_words
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.schedule import Programs
@@ -41,6 +41,11 @@ class RailWork(Work):
 
     places: int
     own: dict[str, Tensor]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All of it."""
+        return [*self.buffers.values(), self.segments, *self.own.values()]
 
 
 def new_work(program: TritonProgram, num_sources: int, places: int) -> RailWork:
@@ -160,13 +165,12 @@ class RailCalls:
         told = 0 if refuses else launched.num_sources
         numbers = self._numbers_back
         most = 1 if refuses else self._programs.combine
-        shares = -(-told * numbers["fanout"] // POINTS_TOLD)
         self._carry_out(self._back, table, {
             **numbers,
             **fields,
             "programs": min(most, numbers["programs"]),
             "finishing": max(1, min(most, own)),
-            "telling": max(1, min(shares, self._programs.reducers)),
+            "telling": telling_programs(told * numbers["fanout"], self._programs),
             "own_sources": own,
             "told_sources": told,
             "tells": tells,

@@ -150,6 +150,11 @@ class PointExchange:
         self._commands = CommandList(device, [begins, exchange, ends])
         self._numbers = {"one": 1, "told": rails.told, "begun": 0, "ended": 1}
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of both."""
+        return self.sent.nbytes + self.received.nbytes
+
     def carry_out(self) -> Tensor:
         """Exchange what has been put there; what has come, with what is of this node."""
         self._rails.submit(self._commands, self._commands.numbers(self._numbers))
