@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,7 +13,11 @@ from torch.autograd import gradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuscoc_runtime import Shuffle
+from fuscoc_runtime.engine import linear
 from fuscoc_runtime.engine.linear import fresh_rows, rows_in_slots
+from fuscoc_runtime.engine.node import maps
+from fuscoc_runtime.engine.row_kernels import take_rows, weigh_rows
+from fuscoc_runtime.engine.streams import CallOrder
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.face.executor import Executor
 from fuscoc_runtime.face.lockstep import LockstepShuffle
@@ -220,6 +225,39 @@ def test_both_engines_against_plain_torch(options: dict[str, Any]) -> None:
     wanted += torch.autograd.grad(wanted[0].square().sum(), [x, weights])
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_sources": 5}], ids=["exact", "fixed"])
+def test_rows_are_read_in_the_turns_of_calls(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the next call, on whatever stream, puts its rows where these are."""
+    turns: list[str] = []
+    found: list[bool] = []
+
+    @contextmanager
+    def turn(_: CallOrder) -> Iterator[None]:
+        turns.append("begun")
+        yield
+        turns.pop()
+
+    def noting(read: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*given: Any) -> Any:
+            found.append(bool(turns))
+            return read(*given)
+
+        return noted
+
+    monkeypatch.setattr(CallOrder, "turn", turn)
+    for module in (linear, maps):
+        for read in (take_rows, weigh_rows):
+            monkeypatch.setattr(module, read.__name__, noting(read))
+    with Shuffle(specs.artifact(specs.routed("f32", keys=4, topk=2)), **options) as shuffle:
+        x, weights = torch.rand(5, 24, requires_grad=True), torch.rand(5, 2, requires_grad=True)
+        idx = torch.tensor([[0, 3], [-1, 2], [1, 1], [3, 0], [2, -1]])
+        rows, handle = shuffle.dispatch(x, idx=idx, weights=weights)
+        shuffle.combine(rows, handle).sum().backward()
+    assert found == [True, True]  # rows of their own, and gradients
 
 
 def test_rows_alone_when_their_handle_is_outdated() -> None:

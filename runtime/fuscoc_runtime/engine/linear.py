@@ -105,10 +105,9 @@ class GeneralMaps:
         started = self._observer.begins_dispatch()
         handles = earlier or [None] * len(self._machines)
         arguments = zip(self._machines, self._parts(fields), named, handles, strict=True)
-        done = self._run([dispatch(*each) for each in arguments])
-        self._observer.dispatched(done[0].handle, started)
-        rows = [row for each in done for row in fresh_rows(each.handle, each.rows)]
-        return rows, [each.handle for each in done]
+        done = self._run([_dispatch(*each) for each in arguments])
+        self._observer.dispatched(done[0][1], started)
+        return [row for rows, _ in done for row in rows], [handle for _, handle in done]
 
     def combine(self, rows: Fields, routing: Sequence[Any], weights: Fields) -> Fields:
         work = [
@@ -159,6 +158,17 @@ class GeneralMaps:
         """A list of all ranks, cut by rank."""
         size = len(flat) // len(self._machines)
         return [flat[i * size : (i + 1) * size] for i in range(len(self._machines))]
+
+
+def _dispatch(
+    machine: Machine,
+    fields: Sequence[Tensor],
+    named: Mapping[str, Any],
+    earlier: Handle | None,
+) -> Generator[Request, Any, tuple[Fields, Handle]]:
+    """Fresh rows and the handle of one rank."""
+    done = yield from dispatch(machine, fields, named, earlier)
+    return fresh_rows(done.handle, done.rows), done.handle
 
 
 def _combine_backward(

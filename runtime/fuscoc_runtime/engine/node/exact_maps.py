@@ -55,7 +55,8 @@ class ExactMaps(NodeMaps):
         # The gradients come to where a dispatch's rows are.
         rows = [row.clone() if self._engine.lends(row) else row for row in rows]
         done = self._dispatch(grads, weight_input(self.spec, weights), handle)
-        return self._weighed(done.handle, list(done.rows.values()), rows, weights, num_rows)
+        with self._turn():
+            return self._weighed(done.handle, list(done.rows.values()), rows, weights, num_rows)
 
     def _general(self) -> GeneralMaps:
         engine = self._engine.general

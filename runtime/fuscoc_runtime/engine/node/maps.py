@@ -9,7 +9,8 @@ for the backward pass of dispatch, too. Nothing here waits for the device.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -56,7 +57,8 @@ class NodeMaps:
     ) -> tuple[Fields, list[NodeHandle]]:
         named = dispatch_inputs(self.spec, inputs, extents, weights, reuses=len(earlier) > 0)
         done = self._dispatch(fields, named, earlier[0] if earlier else None)
-        return self._fresh(done.handle, list(done.rows.values())), [done.handle]
+        with self._turn():
+            return self._fresh(done.handle, list(done.rows.values())), [done.handle]
 
     def combine(self, rows: Fields, routing: Sequence[Any], weights: Fields) -> Fields:
         return self._combine(rows, routing[0])
@@ -70,7 +72,7 @@ class NodeMaps:
             return self.combine(rows, [handle], [])
         # Points of other ranks lie in this rank's window. For this call be their weights 1, and
         # rows be where dispatch has put them.
-        with current_device(self._engine.members.device), self._engine.order.turn():
+        with self._turn():
             try:
                 points = self._points(handle)
                 changed = [points] if launched.row_index is None else [points, launched.codes]
@@ -105,7 +107,14 @@ class NodeMaps:
         # The gradients come to where a dispatch's rows are.
         rows = [row.clone() if self._engine.lends(row) else row for row in rows]
         handle, lent = self._again(grads, routing)
-        return self._weighed(handle, lent, rows, weights, num_rows)
+        with self._turn():
+            return self._weighed(handle, lent, rows, weights, num_rows)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Around what reads the window: the next call, on whatever stream, changes it behind."""
+        with current_device(self._engine.members.device), self._engine.order.turn():
+            yield
 
     def _weighed(
         self, handle: NodeHandle, lent: Fields, rows: Fields, weights: Fields, num_rows: int
