@@ -46,9 +46,8 @@ TILE_BUFFERS = 5  # of a CTA: kSlots and kTurnedSlots of ring.cuh
 # Long runs are carried by bulk copies: so many warps of a CTA have so many buffers each, of 8 KB
 # and what a target is off a multiple of a line: kCarried and kCarriedBytes of carry.cuh.
 CARRIERS, CARRIED, CARRIED_BUFFER = 5, 3, 8192 + BULK_LINE
-MOST_CARRIERS = (
-    7  # of a dispatch whose runs fill buffers; back there are kCarriersBack of carry.cuh
-)
+# Of a dispatch whose runs fill buffers; back there are kCarriersBack of carry.cuh.
+MOST_CARRIERS = 7
 CARRIED_RUN = 2048  # bytes, at least: a bulk copy of fewer carries too little
 PIECE_STATIC_SHARED = 40 * 1024  # at most what headers of pieces declare,
 TURN_STATIC_SHARED = 14_208  # and where tiles are turned

@@ -13,11 +13,12 @@ from fuscoc.lang.checked import (
     Const,
     DomainIndex,
     IndexRef,
+    Inside,
     Load,
     PackedTarget,
     Scalar,
 )
-from fuscoc.lang.scalars import substitute
+from fuscoc.lang.scalars import parts, substitute
 from fuscoc.lang.scope import LayoutInfo, Scope
 
 MAX_COMPARED = 64
@@ -36,7 +37,13 @@ def check_distinct(
     problem = None
     if not isinstance(target.key, Load):
         problem = "keys are compared as a route gives them, and these are computed"
-    elif len(sizes) < len(fan_out) or prod(sizes) > MAX_COMPARED:
+    elif any(isinstance(part, Inside) for part in parts(target.key)):
+        # Where they are looked up would be another place for each point that is compared, and one
+        # that does not exist would drop them all.
+        problem = "keys are compared as a route gives them, and these are looked up"
+    elif len(sizes) < len(fan_out):
+        problem = "a segment goes to every rank, however many there are"
+    elif prod(sizes) > MAX_COMPARED:
         problem = f"a segment has more than {MAX_COMPARED} destinations"
     if problem is None:
         return True

@@ -57,8 +57,8 @@ class LayoutInfo:
     align: int = 1
     padding: str = ""
     capacity: int | None = None
-    compact: Span | None = None  # where it says so,
-    distinct: Span | None = None  # likewise
+    compact: Span | None = None  # where it says so
+    distinct: Span | None = None
 
 
 @dataclass(frozen=True)
@@ -128,10 +128,8 @@ class Scope:
     inputs: dict[str, Span] = field(default_factory=dict)
 
     constants: dict[str, Scalar | None] = field(default_factory=dict)  # None: reported
-    lists: dict[str, ExactNumbers] = field(
-        default_factory=dict
-    )  # constants of several, or a call's
-    given: dict[str, ast.InputRelation] = field(default_factory=dict)  # inputs of numbers for casts
+    lists: dict[str, ExactNumbers] = field(default_factory=dict)  # of casts, by their constants
+    given: dict[str, ast.InputRelation] = field(default_factory=dict)  # inputs among them
     extents: dict[str, Scalar] = field(default_factory=dict)  # of indices
     extent_spans: dict[str, Span] = field(default_factory=dict)
     sizes: dict[str, SizeInfo] = field(default_factory=dict)

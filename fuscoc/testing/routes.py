@@ -51,6 +51,8 @@ def draw_routes(
     else:
         _draw_operands(draw, shuffle, topology, ranks, place, num_places)
     if target.kind == "packed":
+        if target.distinct:
+            _drop_repeats(shuffle, target, ranks)
         _fit_capacity(shuffle, target, topology, ranks)
     else:
         _draw_slots(draw, shuffle, target, topology, ranks)
@@ -133,6 +135,16 @@ def _draw_entries(
     flat = data.inputs[place.input].view(-1)
     chosen = palette[digits(draw, len(entries), len(palette))]
     flat[torch.from_numpy(entries)] = torch.from_numpy(chosen).to(flat.dtype)
+
+
+def _drop_repeats(shuffle: ShuffleSpec, target: PackedTarget, ranks: Sequence[RankData]) -> None:
+    """Drop points whose key an earlier one of their segment has."""
+    for data in ranks:
+        domain = Domain(shuffle, data)
+        segment = np.arange(domain.num_points) // shuffle.program.fanout
+        named = segment * (target.num_keys + 1) + domain.values(target.key)
+        _, first = np.unique(named, return_index=True)
+        _drop(shuffle, data, target.key, np.setdiff1d(np.arange(len(named)), first))
 
 
 def _fit_capacity(

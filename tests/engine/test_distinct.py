@@ -3,23 +3,37 @@ of a fixed size has room for whatever keeps it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuscoc.declared import scalar_json
 from fuscoc.lang.checked import Const, DomainIndex, IndexRef, Load
 from fuscoc.lang.distinct import repeats
 from fuscoc.source import Span
+from fuscoc.testing import cases, load_spec
+from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.engine.sizes import worst_capacity
+from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Scope, evaluate, parse
+from fuscoc_runtime.topology import Topology
 from tests.engine import distinct_work, specs
 from tests.engine.pool import Pool
 from tests.node_triton.rank_work import MAX_SOURCES
 
 ROUTED = specs.routed("f32", capacity="distinct")
+GRID = """
+    shuffle grid {
+      index n : images   index t : 6   index k : 2   index e : 8
+      segment row { x : f32[4] }
+      layout by_row[n, t] of row
+      layout by_key[e, s] of row packed(s) distinct
+      place e on rank by cyclic
+      route r(n, t, k) -> e = input idx : int64
+      dispatch by_row[n, t] -> by_key[r(n, t, k), *]
+    }"""
 TEXTS = {
     "routed": ROUTED,
     "compact": specs.routed("f32", capacity="compact distinct"),
@@ -36,6 +50,12 @@ def pool() -> Iterator[Pool]:
 
 def path(text: str) -> str:
     return str(specs.artifact(text).path)
+
+
+def named(ranks: Sequence[RankData]) -> list[list[int]]:
+    """The keys of every segment, without -1."""
+    segments = [each for data in ranks for each in data.inputs["idx"].flatten(0, -2).tolist()]
+    return [[key for key in keys if key >= 0] for keys in segments]
 
 
 @given(st.lists(st.integers(-1, 3), min_size=6, max_size=6), st.integers(0, 1), st.integers(0, 2))
@@ -98,3 +118,19 @@ def test_no_routing_takes_more(num_ranks: int, tokens: int, topk: int, align: in
     most = worst_capacity(told, num_ranks, tokens)
     assert most <= worst_capacity(untold, num_ranks, tokens)
     assert most == -(-num_ranks * tokens // align) * align
+
+
+@pytest.mark.parametrize("text", [ROUTED, GRID])
+def test_made_up_keys_are_distinct(text: str) -> None:
+    """Of one segment, and no others: those of an outermost index may have the same."""
+    found = named(generate(specs.artifact(text).manifest.shuffles[0], Topology(1, 2), 40, 1))
+    assert all(len(set(keys)) == len(keys) for keys in found)
+    assert sum(map(len, found)) > len(found)
+
+
+@given(st.data())
+@settings(max_examples=30)
+def test_drawn_keys_are_distinct(data: st.DataObject) -> None:
+    spec = load_spec(GRID)
+    found = named(data.draw(cases(spec, max_nodes=2, max_ranks_per_node=2)).ranks)
+    assert all(len(set(keys)) == len(keys) for keys in found)

@@ -14,6 +14,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +29,7 @@ from fuscoc_runtime.reference import RankData, on_their_ranks
 from fuscoc_runtime.scalar import (
     BinaryOp,
     Extent,
+    Index,
     Load,
     Scalar,
     Scope,
@@ -172,13 +174,17 @@ def _input(
             target = shuffle.declared.target
             key = target.placed if target.kind == "packed" else None
             if target.kind == "packed" and isinstance(key, Load) and key.input == spec.name:
-                return _keys(target, shape, random).to(dtype)
+                fan_out = [Index(each.name) for each in shuffle.declared.fan_out]
+                dims = [d for d, at in enumerate(key.at) if {*subexpressions(at)} & {*fan_out}]
+                return _keys(target, shape, dims, random).to(dtype)
             return torch.zeros(shape, dtype=dtype)  # to be filled in
 
 
-def _keys(target: PackedTarget, shape: list[int], random: torch.Generator) -> Tensor:
+def _keys(
+    target: PackedTarget, shape: list[int], fan_out: Sequence[int], random: torch.Generator
+) -> Tensor:
     """Random keys: some dropped, alone or with all of their outermost index, and the middle one,
-    if there are several, never named.
+    if there are several, never named. ``fan_out`` are the dimensions of one segment's.
     """
     num_keys = target.num_keys // target.group
     keys = torch.randint(max(1, num_keys - 1), shape, generator=random)
@@ -187,14 +193,19 @@ def _keys(target: PackedTarget, shape: list[int], random: torch.Generator) -> Te
     # An input that a route reads is indexed by the outermost index first.
     all_dropped = torch.rand(shape[:1], generator=random) < DROP
     dropped |= all_dropped.view(-1, *[1] * (len(shape) - 1))
-    return torch.where(dropped | _repeats(keys) if target.distinct else dropped, -1, keys)
+    if target.distinct:
+        dropped |= _repeats(keys, num_keys, fan_out)
+    return torch.where(dropped, -1, keys)
 
 
-def _repeats(keys: Tensor) -> Tensor:
-    """Which keys are those of an earlier place with the same outermost index."""
-    flat = keys.view(len(keys), -1) if keys.numel() else keys.new_empty(len(keys), 0)
-    same = flat.unsqueeze(2) == flat.unsqueeze(1)
-    return same.tril(-1).any(2).view(keys.shape)
+def _repeats(keys: Tensor, num_keys: int, fan_out: Sequence[int]) -> Tensor:
+    """Which keys are those of an earlier place of their segment."""
+    sizes = [1 if dim in fan_out else size for dim, size in enumerate(keys.shape)]
+    segment = torch.arange(math.prod(sizes)).view(sizes)
+    _, first = np.unique(segment * num_keys + keys, return_index=True)
+    again = torch.ones(keys.numel(), dtype=torch.bool)
+    again[first] = False
+    return again.view(keys.shape)
 
 
 def _source(shuffle: ShuffleSpec, data: RankData, seed: int) -> dict[str, Tensor]:

@@ -171,7 +171,7 @@ def _slot_groups(
         return [(evaluate(target.rank, at), (), 0, [evaluate(target.slot, at)]) for at in points]
     groups: dict[Entry, tuple[int, Entry, int, list[int]]] = {}
     inputs = points[0].inputs if points else {}
-    raised = {name: each + (name == load.input) for name, each in inputs.items()}
+    raised = {**inputs, load.input: inputs[load.input] + 1} if points else {}
     for here in points:
         entry, owner = _entry(load, here), evaluate(target.rank, here)
         slot = evaluate(target.slot, here)

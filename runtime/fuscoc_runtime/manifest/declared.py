@@ -95,7 +95,8 @@ class PackedTarget:
     them; it is ``key`` itself, and groups are of one, unless a layout is packed by several indices.
 
     Rows lie in their slots; those of a ``compact`` target once a rank, and slots refer to them. If
-    keys are ``distinct``, those of a segment's points differ, but for -1.
+    keys are ``distinct``, those of a segment's points differ, but for -1. ``agreed``: the extents
+    that all ranks have to give alike.
     """
 
     kind: Literal["packed"]
