@@ -2,7 +2,7 @@
 
 A rank keeps boxes, a few numbers for every piece and field, instead of a code for every point, and
 results come back by staging memory that is as large as what it sends
-(kernels/include/piece_boxes.cuh).
+(kernels/include/piece_boxes_back.cuh).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEPT_BOXES, KEPT_BYTES = 3, 4096
 fields, and bytes of all else at most."""
 
 PART_BYTES = 8192
-"""Of a result that are cleared at once: `kPart` of kernels/include/piece_boxes.cuh."""
+"""Of a result that are cleared at once: `kPart` of kernels/include/piece_boxes_back.cuh."""
 
 CTA_BYTES = 32 << 10
 """Bytes of a small call for every CTA: more CTAs take longer to start and to meet."""

@@ -50,7 +50,7 @@ def pack(
             source_fields, slab_at, load_source, store_row, fanout, lanes, parts, weighted, strided,
             given, relation, counts, apart, begun,
         )  # fmt: skip
-        if table is not None:  # noqa: SIM102
+        if table is not None:
             if says >= 0:  # who refuses the call may have none
                 pack_table(call, number - counting, tl.num_programs(0) - counting, table)
     status = tl.where(says != 0, says, num_sources).to(tl.int32)

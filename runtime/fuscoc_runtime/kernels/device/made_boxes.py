@@ -36,8 +36,7 @@ def make(
         if kind == 1 + field:
             at = index * len(rows) + field
             make_forth(call, at, found, cells, rows[field], item_lines)
-    # Two of them: only the first one is known when this is compiled.
-    if comes_back:  # noqa: SIM102
+    if comes_back:
         if kind == 1 + len(rows):
             make_back(call, index, found, cells, rows[0], item_lines)
 

@@ -42,8 +42,7 @@ def dispatch(
     for time in range(2):
         if (time == 1) | (tl.program_id(0) % MARKERS == 0):
             mark_all(call, epoch, num_loops)
-        # Two of them: only the first one is known when this is compiled.
-        if apart:  # noqa: SIM102
+        if apart:
             if time == 1:  # it has copied, and nobody waits for this
                 mark_cells(call, begun, num_loops, rows[0][1])
         turn = sync.take(state, words.NEXT_ITEM)

@@ -210,7 +210,7 @@ def store_counts(call, node, sources, column, counts, columns, is_first, table=N
     """Store the counts of this program's columns to all ranks, as those of the rank of a node that
     has this one's place there; if it ``is_first``, also how many source segments that has, and what
     the ``table`` that places keys is told by."""
-    if table is not None:  # noqa: SIM102
+    if table is not None:
         if is_first:
             sources = tables.tell(call, node, sources, table)
     epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1

@@ -26,8 +26,7 @@ words, sync, points = load("words"), load("sync"), load("points")
 HEADER_BYTES = tl.constexpr(1024)
 STATUS = tl.constexpr(2)  # i32 word of a header, behind the tag of its call: source segments of a
 # rank, more than there are places for if it has packed none, -1 if it refuses the dispatch; on the
-# way back a bit for each rank of the node whose rows
-# some of the segments lack
+# way back a bit for each rank of the node whose rows some of the segments lack
 
 # Flags of places on the way back.
 SUMMED = tl.constexpr(1)

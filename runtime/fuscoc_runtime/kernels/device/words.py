@@ -74,7 +74,7 @@ MAX_BOXES = tl.constexpr(61)
 STAGING_BYTES = tl.constexpr(62)
 MAX_FLAGS = tl.constexpr(63)
 TAKEN = tl.constexpr(64)  # address of staging bytes and flags that boxes take, entries, points,
-# and whether boxes are stale
+# whether boxes are stale, and boxes of `chains` so far
 SENT_ITEMS = tl.constexpr(65)  # address of [num_ranks][max_boxes] items of boxes that it has told
 MADE_OF = tl.constexpr(66)  # address of what fixed boxes were made of; see `kept`
 # Of several nodes, whose source segments this rank takes on; see `slabs`.
@@ -112,7 +112,7 @@ TURNS_AT = tl.constexpr(96)  # i64 [num_ranks] latest combine whose second turn 
 CALL_TAG = tl.constexpr(97)  # with exact sizes what slabs are told by: a call, and the dispatch
 # whose routing it follows; 0: by the epoch
 IS_KNOWN = tl.constexpr(98)  # 1: a dispatch along a known routing, whose report no host waits for
-TABLES_AT = tl.constexpr(99)  # i64 [2 parities][num_ranks] what each places keys by; see `tables`
+TABLES_AT = tl.constexpr(99)  # i64 [2 parities][ranks of all nodes], numbers of `tables`
 SLAB_TABLE = tl.constexpr(100)  # where a slab has that table, i64 [keys], in bytes
 NUM_WORDS = tl.constexpr(101)
 

@@ -11,7 +11,6 @@ namespace fuscoc {
 constexpr u32 kCarried = 3;          // buffers of a warp,
 constexpr u32 kCarriedLines = 512;   // and lines that fit into one, wherever they lie modulo 128 bytes
 constexpr u32 kCarriedBytes = kCarriedLines * kLine + kBulkLine;
-constexpr int kLeastCarriedRun = 2048;
 constexpr u32 kCarriedItemLines = 2 * kCarriedLines;  // that such a warp takes at once
 constexpr u32 kUnderWay = 8 << 20;   // bytes of all CTAs: what queues up beyond that drains unevenly in the end
 constexpr u32 kLate = 3;             // buffers that may still be on their way when those before are flagged,

@@ -1,14 +1,14 @@
 // Plan kernel where slots follow from a few pieces (fsc.node_pieces): it makes boxes of them. One CTA does
 // it, a thread a piece at a time.
 #pragma once
-#include "piece_boxes.cuh"
+#include "piece_boxes_back.cuh"
 
 namespace fuscoc {
 
 template <class Shape, class Relation>
-struct Pieces : PieceBoxes<Shape, Relation> {
-  using Base = PieceBoxes<Shape, Relation>;
-  using Base::call, Base::epoch, Base::kBack, Base::kind, Base::kKept, Base::kKinds, Base::relation, Base::shared;
+struct Pieces : PieceBoxesBack<Shape, Relation> {
+  using Base = PieceBoxesBack<Shape, Relation>;
+  using Base::call, Base::epoch, Base::kBack, Base::kind, Base::kKept, Base::kKinds, Base::kMarks, Base::relation, Base::shared;
   using typename Base::Cells, typename Base::KeptOf;
 
   __device__ i64 scan(i64 value, i64* of_warp, i64 before, i64& total) const {
@@ -128,6 +128,27 @@ struct Pieces : PieceBoxes<Shape, Relation> {
       return (entry + 1 < num_entries ? call.points_before[entry + 1] : shared.points) <= call.max_sources * Shape::fanout;
     return true;
   }
+  // By a warp, some of whose lanes have an entry; what its first piece is may be known, and which of its cells boxes
+  // are of already.
+  template <int kPiece = 0>
+  __device__ void make(bool there, i64 entry, bool fits, const PieceOf<Shape>* known, const Cells* ahead) {
+    const i64 box = entry * Relation::num_pieces + kPiece;
+    PieceOf<Shape> piece;
+    if (kPiece == 0 && known) piece = *known;
+    else if (there) relation.template piece<kPiece>(entry, piece);
+    Cells of{0, 0, 0, -1, 0};
+    if (there && fits) of = this->cells(piece, true);
+    if (kind == kMarks) {
+      if (there) this->template tell_slots<kPiece>(piece, of, box);
+    } else {
+      const bool made = ahead && of.num > 0 && ahead->num == of.num && ahead->first == of.first;
+      this->template make_field<kPiece>(there && !(made && kind < kBack), piece, of, box);
+    }
+    if constexpr (Shape::comes_back)
+      if (kind == kBack) this->template back<kPiece>(there, piece, of, box);
+    __syncwarp();
+    if constexpr (kPiece + 1 < Relation::num_pieces) make<kPiece + 1>(there, entry, fits, nullptr, nullptr);
+  }
   __device__ void make_all(i64 num_entries, const PieceOf<Shape>& first_piece, const Cells& ahead) {
     __syncthreads();  // what is kept of peers is there before dispatch begins
     const i64 room = call.max_sources * Shape::fanout;
@@ -139,7 +160,7 @@ struct Pieces : PieceBoxes<Shape, Relation> {
       const i64 entry = first + lane;
       const bool there = entry < num_entries;
       const bool known = Shape::looks_up && first == begin && there;
-      this->make(there, entry, there && fits(entry, num_entries), known ? &first_piece : nullptr, known ? &ahead : nullptr);
+      make(there, entry, there && fits(entry, num_entries), known ? &first_piece : nullptr, known ? &ahead : nullptr);
     }
     // Dispatch begins when there are its boxes; what peers are told may take longer.
     if (warp / kKinds < num_groups && kind >= 1 && kind < kBack) {
@@ -181,8 +202,8 @@ __device__ __forceinline__ void place_pieces(const Call& call) {
       tell_planned(call, kMade);
     }
   } else {
-    Pieces<Shape, Relation>{{call, shared, Relation{call}, numbers.epoch, int(numbers.use & 1),
-                              int(threadIdx.x / kWarp) % Pieces<Shape, Relation>::kKinds}}.run();
+    Pieces<Shape, Relation>{{{call, shared, Relation{call}, numbers.epoch, int(numbers.use & 1),
+                               int(threadIdx.x / kWarp) % Pieces<Shape, Relation>::kKinds}}}.run();
   }
   // The next kernel may be under way, but of these words it takes none.
   if (threadIdx.x == blockDim.x - 1) advance_numbers(call, numbers);
