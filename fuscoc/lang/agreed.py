@@ -2,13 +2,14 @@
 
 Who sends computes the slot and the rank, or the key, with extents of its own call. Most of these
 are nobody else's: how many rows it has, or where they begin. A part that is multiplied by ``rank``
-is every rank's, as what lower ranks have is counted by it; so is one that the extents of a dense
-target have, too, since there it is that of the rank which receives.
+is every rank's, as what lower ranks have is counted by it, and so is one that divides such a count
+or ``rank`` itself, since it says who has which part of it; and one that the extents of a dense
+target have, too, which there is that of the rank that receives.
 """
 
 from __future__ import annotations
 
-from fuscoc.lang.checked import RANK, BinaryOp, DenseTarget, PackedTarget, Scalar
+from fuscoc.lang.checked import DIVISIONS, RANK, BinaryOp, DenseTarget, PackedTarget, Scalar
 from fuscoc.lang.scalars import extents, parts
 from fuscoc.lang.scope import BUILTINS
 
@@ -28,12 +29,22 @@ def agreed_extents(target: PackedTarget | DenseTarget) -> tuple[str, ...]:
 
 
 def _beside_rank(scalar: Scalar) -> list[str]:
-    """Extents in products of which ``rank`` is in the other factor."""
-    return [
-        name
-        for part in parts(scalar)
-        if isinstance(part, BinaryOp) and part.op == "*"
+    """Extents in products of which ``rank`` is in the other factor, and that divide such or it."""
+    operations = [part for part in parts(scalar) if isinstance(part, BinaryOp)]
+    factors = [
+        other
+        for part in operations
+        if part.op == "*"
         for one, other in ((part.lhs, part.rhs), (part.rhs, part.lhs))
         if RANK in parts(one)
-        for name in extents(other)
     ]
+    divisors = [part.rhs for part in operations if part.op in DIVISIONS and _counts(part.lhs)]
+    return [name for part in (*factors, *divisors) for name in extents(part)]
+
+
+def _counts(dividend: Scalar) -> bool:
+    """Whether it is ``rank``, or counts what lower ranks have."""
+    return dividend == RANK or any(
+        isinstance(part, BinaryOp) and part.op == "*" and RANK in parts(part)
+        for part in parts(dividend)
+    )

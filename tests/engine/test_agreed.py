@@ -49,6 +49,8 @@ def found(slot: str, on: str, length: str, routes: str = "") -> tuple[str, ...]:
         ("t * most", "p", "most * tokens", ("most",)),
         ("most - 1 - t", "(rank + 1) % ranks", "most", ("most",)),
         ("t % most", "t / most", "most", ("most",)),
+        ("(rank * two + t) % before", "(rank * two + t) / before", "most", ("before",)),
+        ("rank * two + t", "rank / before % ranks", "most", ("before",)),
         # What is its own affair: where a rank's rows begin, and how many it deals out.
         ("before + t", "0", "most", ()),
         ("t % before", "t / before", "most", ()),
