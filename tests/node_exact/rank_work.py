@@ -21,6 +21,7 @@ from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.node import exact, exact_rails
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
+from fuscoc_runtime.engine.node.state import MEETINGS, PLAN_EPOCH
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face import open as opening
 from fuscoc_runtime.face.choice import exact_kernels
@@ -80,7 +81,7 @@ def batches(
 def pretend(shuffle: Shuffle, epoch: int) -> None:
     """Let the latest dispatch, meeting and combine have been of that number."""
     node = shuffle.engine.node
-    node.state[[exact.PLAN_EPOCH, exact.MEETINGS]] = epoch
+    node.state[[PLAN_EPOCH, MEETINGS]] = epoch
     node._routing[11] = epoch
     node._epoch = epoch
     node._memory.pretend(epoch, epoch)

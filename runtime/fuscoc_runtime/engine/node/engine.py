@@ -24,7 +24,7 @@ from fuscoc_runtime.engine.node.ragged import (
 )
 from fuscoc_runtime.engine.node.rings import Launched, RingEntry
 from fuscoc_runtime.engine.node.state import NodeKernels
-from fuscoc_runtime.engine.node.watch import NodeWatch
+from fuscoc_runtime.engine.node.watch import NodeWatch, out_of_step
 from fuscoc_runtime.engine.numbers import cast_numbers
 from fuscoc_runtime.engine.row_fields import like_the_source
 from fuscoc_runtime.engine.streams import call_order
@@ -33,7 +33,6 @@ from fuscoc_runtime.errors import (
     HopTimeoutError,
     InputError,
     NetworkError,
-    ProtocolError,
 )
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import key_to_rank
@@ -232,8 +231,7 @@ class NodeEngine:
         """Raise if this rank is out of step with the others: a call of its would be none."""
         self._watch.raise_loss()
         if self.node.is_out_of_step:
-            problem = "has refused a call, and cannot follow what others have made of it"
-            raise ProtocolError(f"rank {self.members.rank} {problem}: open the shuffle again")
+            raise out_of_step(self.members.rank)
 
     def lose(self, error: HopTimeoutError | NetworkError) -> None:
         """A call has found that a rank is lost, or its network, with some of it under way: none can

@@ -22,7 +22,7 @@ from fuscoc_runtime.comm.windows import allocator
 from fuscoc_runtime.engine.node.report import Planned, Report, signed
 from fuscoc_runtime.engine.node.rings import DROPPED, ROUTING_WORDS, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Programs
-from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits, new_state
+from fuscoc_runtime.engine.node.state import MEETINGS, PLAN_EPOCH, SLOT_BITS, Limits, new_state
 from fuscoc_runtime.engine.node.triton_memory import (
     BACK,
     TritonMemory,
@@ -46,7 +46,6 @@ MAX_POINTS = 1 << 30
 MAX_SLOTS = (1 << SLOT_BITS) - 1
 SMALLEST = Limits(1, 1)
 ENTRY = RingEntry(0, 1, 0, captured=False)  # handles have memory of their own: there is one entry
-PLAN_EPOCH, MEETINGS = 0, 6  # words of the state
 POINTS_TOLD = 1024  # by a program at once
 SEGMENTS = 32  # that a program looks at together
 

@@ -23,7 +23,7 @@ from fuscoc_runtime.engine.node.engine import current_device, readable
 from fuscoc_runtime.engine.node.exact import ExactNode, Known, Work
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.report import Planned
-from fuscoc_runtime.engine.node.watch import NodeWatch
+from fuscoc_runtime.engine.node.watch import NodeWatch, out_of_step
 from fuscoc_runtime.engine.numbers import cast_numbers
 from fuscoc_runtime.engine.process import ProcessEngine, lasting
 from fuscoc_runtime.engine.row_fields import like_the_source
@@ -34,7 +34,6 @@ from fuscoc_runtime.errors import (
     InputError,
     NetworkError,
     OptionError,
-    ProtocolError,
     RefusedCallError,
 )
 from fuscoc_runtime.manifest.schema import ShuffleSpec
@@ -322,8 +321,7 @@ class ExactEngine:
     def _check_step(self) -> None:
         """Raise if this rank is out of step with those of other nodes."""
         if self.node.is_out_of_step:
-            problem = "has refused a call, and cannot follow what others have made of it"
-            raise ProtocolError(f"rank {self.members.rank} {problem}: open the shuffle again")
+            raise out_of_step(self.members.rank)
 
     @property
     def is_stuck(self) -> bool:

@@ -32,7 +32,7 @@ from fuscoc_runtime.engine.node.rail_commands import (
 )
 from fuscoc_runtime.engine.node.rings import Launched, RingEntry, Sent
 from fuscoc_runtime.engine.node.slabs import Slabs, new_slab_memory, num_places
-from fuscoc_runtime.engine.node.state import Limits
+from fuscoc_runtime.engine.node.state import PLAN_EPOCH, Limits
 from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.node.triton_memory import (
     TritonMemory,
@@ -46,8 +46,6 @@ from fuscoc_runtime.kernels.commands import Command, CommandList, Launch, Number
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
-
-PLAN_EPOCH = 0  # a word of the state
 
 
 class RailNode(TritonNode):

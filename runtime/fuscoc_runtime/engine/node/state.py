@@ -33,6 +33,7 @@ STAGES = (
 # Positions in call.cuh's State; the last words are of every rank, of whom the Triton kernels may
 # know more,
 STATE_WORDS = 48
+PLAN_EPOCH, MEETINGS = 0, 6
 TROUBLES, BAD_KEYS, EXCESS, BAD_SIZES = 14, 17, 20, 21
 NUM_KINDS = 9
 

@@ -35,6 +35,7 @@ from fuscoc_runtime.errors import (
     KeyRangeError,
     NoSlotError,
     OutdatedError,
+    ProtocolError,
     RefusedCallError,
     SizesError,
     SlotClashError,
@@ -95,6 +96,12 @@ def _error(
             assert isinstance(target, PackedTarget)
             return TablesDifferError(target.placement.table or "", rank, count)
     return OutdatedError(rank, "routing" if kind == "outdated" else "rows", count)
+
+
+def out_of_step(rank: int) -> ProtocolError:
+    """What a rank raises whose peers may make calls that it cannot match."""
+    problem = "has refused a call, and cannot follow what others have made of it"
+    return ProtocolError(f"rank {rank} {problem}: open the shuffle again")
 
 
 class Watched(Protocol):
