@@ -4,17 +4,10 @@ every test, whose threads look around as long as the processes live: so these en
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
-from tests.engine.pool import IMPORTED, Pool
+from tests.engine.fixtures import pool_of
+from tests.engine.pool import IMPORTED
 
 IMPORTED.append("tests.adapters.imported")
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(4)
-    yield processes
-    processes.close()
+pool = pool_of(4)

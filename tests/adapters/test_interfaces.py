@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +17,7 @@ from fuscoc_runtime.errors import AdapterError
 from tests.adapters import layers, modular_kernel, stubs
 from tests.adapters.modular_kernel import Case
 from tests.engine import specs
+from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 
 INTERFACES = [vllm.KERNEL, vllm.UTILS, vllm.CONTEXT, sglang.BASE, sglang.STANDARD]
@@ -25,11 +25,7 @@ INTERFACES += [sglang.TOPK, sglang.TOKENS]
 NAMES = [(interface, name) for interface in INTERFACES for name in interface.signatures]
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(2)
-    yield processes
-    processes.close()
+pool = pool_of(2)
 
 
 @pytest.fixture(scope="module")

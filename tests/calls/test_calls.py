@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 import fuscoc
 from tests.calls import rank_work
 from tests.engine import specs
+from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.gpus import torchrun
 
@@ -19,11 +19,7 @@ SHUFFLE = specs.routed("f32")
 SEEDS = st.integers(0, 2**31)
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(3)
-    yield processes
-    processes.close()
+pool = pool_of(3)
 
 
 def run(pool: Pool, num_ranks: int, seed: int, num_calls: int) -> None:

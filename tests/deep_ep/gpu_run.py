@@ -6,6 +6,9 @@ came of it, and exits non-zero, after naming mismatches, when something is wrong
 GPU, as in ``tests/node_exact/exact_gpu_run.py``.
 """
 
+# NCCL and symmetric memory read the environment, so it is set before they are imported.
+# ruff: noqa: E402
+
 from __future__ import annotations
 
 import os

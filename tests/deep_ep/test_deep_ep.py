@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from fuscoc_runtime.deep_ep.low_latency import count_places
 from fuscoc_runtime.errors import AdapterError
 from tests.deep_ep import cases, elastic_work, rank_work
 from tests.deep_ep.artifacts import compile_all
+from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.gpus import torchrun
 
@@ -26,11 +27,7 @@ SIZES, MORE = [3, 0, 2, 4], [23, 0, 7, 11]
 CALLS = [rank_work.normal, rank_work.low_latency, elastic_work.elastic]
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(4)
-    yield processes
-    processes.close()
+pool = pool_of(4)
 
 
 @pytest.mark.parametrize("calls", CALLS)

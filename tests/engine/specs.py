@@ -165,3 +165,18 @@ def triton_tile(text: str) -> Mapping[str, int]:
     node = artifact(text).shuffle(None).node
     assert node is not None
     return node.tile
+
+
+def ragged_keys(num_elems: int) -> str:
+    """Pages of books, all of a book to one key: pages of several sizes, to a packed target."""
+    return f"""
+    shuffle ragged {{
+      index n : books   index i : pages(n)   index e : 6
+      segment page {{ x : f32[{num_elems}] }}
+      layout texts[n, y] of page dense(pages(n))
+      layout slots[e, s] of page packed(s)
+      place e on rank by block
+      route r(n) -> e = input idx : int64
+      dispatch texts[n, i] -> slots[r(n), *]
+      combine reverse
+    }}"""

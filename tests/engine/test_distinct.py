@@ -3,7 +3,7 @@ of a fixed size has room for whatever keeps it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +20,7 @@ from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Scope, evaluate, parse
 from fuscoc_runtime.topology import Topology
 from tests.engine import distinct_work, specs
+from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.node_triton.rank_work import MAX_SOURCES
 
@@ -41,11 +42,7 @@ TEXTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(2)
-    yield processes
-    processes.close()
+pool = pool_of(2)
 
 
 def path(text: str) -> str:

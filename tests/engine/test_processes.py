@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from fuscoc_runtime.errors import (
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.topology import Topology
 from tests.engine import rank_work, specs
+from tests.engine.fixtures import pool_of
 from tests.engine.pool import Died, Pool
 from tests.static import specs as static
 
@@ -47,11 +48,7 @@ LATE_SECONDS = 5.0
 earlier."""
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(4)
-    yield processes
-    processes.close()
+pool = pool_of(4)
 
 
 def path(text: str) -> str:

@@ -7,7 +7,6 @@ import itertools
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from torch.nn.functional import unfold
 import fuscoc
 from examples.vit_patches import SIDES, Autoencoder, P, Size, pack, verify
 from examples.vit_pictures import Shown, digits, draw
+from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.examples import vit_work
 from tests.gpus import torchrun
@@ -30,11 +30,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 DECODED: list[list[Size]] = [[(3, 5), (1, 1), (4, 2), (2, 2)], [(2, 3)]]
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(2)
-    yield processes
-    processes.close()
+pool = pool_of(2)
 
 
 def patches(picture: Any) -> Any:

@@ -5,6 +5,9 @@ and exits non-zero, after naming every mismatch, when something is wrong. Ranks 
 there are fewer.
 """
 
+# NCCL and symmetric memory read the environment, so it is set before they are imported.
+# ruff: noqa: E402
+
 from __future__ import annotations
 
 import os

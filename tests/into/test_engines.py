@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import fuscoc
+from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.gpus import torchrun
 from tests.into import rank_work
 from tests.into.models import EXAMPLE, MODELS, build, build_all
 from tests.into.rank_work import Kind
 
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(2)
-    yield processes
-    processes.close()
+pool = pool_of(2)
 
 
 @pytest.fixture(scope="module")

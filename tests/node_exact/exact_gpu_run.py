@@ -10,6 +10,9 @@ allow it, which this script sees to; kernels that wait for each other run side b
 alone, else in time slices.
 """
 
+# NCCL and symmetric memory read the environment, so it is set before they are imported.
+# ruff: noqa: E402
+
 from __future__ import annotations
 
 import argparse

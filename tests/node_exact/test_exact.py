@@ -3,7 +3,7 @@ other's memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.engine import specs
+from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.gpus import torchrun
 from tests.node_exact import rank_work
@@ -43,11 +44,7 @@ def by_night(text: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("text", params)
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(NUM_RANKS)
-    yield processes
-    processes.close()
+pool = pool_of(NUM_RANKS)
 
 
 def path(text: str) -> str:

@@ -4,11 +4,11 @@ the way back, all reductions, many destinations and many keys."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
 from tests.engine import specs
+from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.node_triton import given_work, rank_work
 
@@ -16,11 +16,7 @@ SIZES = [(2, 0, 4)]
 WITHOUT_SIGN = re.compile(r"tl\.full\(\(\d+,\), (-?\d+), tl\.uint(\d+)\)")
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(3)
-    yield processes
-    processes.close()
+pool = pool_of(3)
 
 
 def rows(

@@ -4,14 +4,14 @@ those of whole chains, and all that is said of single ones stays true."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
 
 from tests.engine import specs
+from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
-from tests.node_triton import given_work
+from tests.node_triton import given_mistakes, given_work
 from tests.node_triton.given_specs import example
 
 NUM_RANKS, P, ROWS, COLUMNS, IMAGES = 3, 2, 3, 70, 2
@@ -35,11 +35,7 @@ shuffle pairs {
 }"""
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(NUM_RANKS)
-    yield processes
-    processes.close()
+pool = pool_of(NUM_RANKS)
 
 
 def places(num_ranks: int, seed: int) -> list[list[list[int]]]:
@@ -101,7 +97,7 @@ def test_mistakes_within_a_chain(pool: Pool) -> None:
     path = str(specs.artifact(PAIRS).path)
     good = [[[(rank + 1) % NUM_RANKS, 2 * n] for n in range(8)] for rank in range(NUM_RANKS)]
     ends = [[*mine, [mine[0][0], 15 + 2 * (rank == 0)]] for rank, mine in enumerate(good)]
-    said = pool.run(given_work.pair_mistakes, NUM_RANKS, path, ends, 17)
+    said = pool.run(given_mistakes.pair_mistakes, NUM_RANKS, path, ends, 17)
     assert said[0] == (2, {8}, ["DestinationError", "SlotClashError"])
     assert said[1] == (0, set(), [])
     assert said[2] == (0, set(), ["SlotClashError"])

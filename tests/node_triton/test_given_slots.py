@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,19 +9,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.engine import specs
+from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
-from tests.node_triton import given_work, rank_work
+from tests.node_triton import given_layers, given_mistakes, given_work, rank_work
 from tests.node_triton.given_specs import EXAMPLES
 
 NUM_RANKS = 4
 MOST = rank_work.MAX_SOURCES
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(NUM_RANKS)
-    yield processes
-    processes.close()
+pool = pool_of(NUM_RANKS)
 
 
 def path(text: str) -> str:
@@ -133,7 +129,7 @@ def test_mistakes_are_counted(
     pool: Pool, wrong: Any, errors: list[str], lost: list[list[int]] | None
 ) -> None:
     """They are told once, on the rank that made them; all other rows are right."""
-    found = pool.run(given_work.mistaken, 2, path(COPIED), wrong, RIGHT, 4)
+    found = pool.run(given_mistakes.mistaken, 2, path(COPIED), wrong, RIGHT, 4)
     for rank, (said, zeros, dropped, _) in enumerate(found):
         assert said[0].startswith(errors[rank])
         assert set(said[1:]) <= {"no error"}
@@ -145,7 +141,7 @@ def test_mistakes_are_counted(
 def test_two_ranks_want_one_slot(pool: Pool) -> None:
     """One of them gets it, whichever it is; the other one is told."""
     wrong = [[(1, 2), (0, 1)], [(1, 2), (0, 2)]]
-    found = pool.run(given_work.mistaken, 2, path(COPIED), wrong, RIGHT, 4)
+    found = pool.run(given_mistakes.mistaken, 2, path(COPIED), wrong, RIGHT, 4)
     assert sorted(said[0][:14] for said, *_ in found) == ["SlotClashError", "no error"]
     assert sorted(zeros for _, zeros, _, _ in found) == [[], [0]]
     assert sorted(dropped for _, _, dropped, _ in found) == [0, 1]
@@ -153,7 +149,7 @@ def test_two_ranks_want_one_slot(pool: Pool) -> None:
 
 
 def test_more_slots_than_there_is_room_for(pool: Pool) -> None:
-    first, second, third = pool.run(given_work.one_has_too_many_slots, 3, path(COPIED))
+    first, second, third = pool.run(given_mistakes.one_has_too_many_slots, 3, path(COPIED))
     assert "`length` on rank 1 is 7; the shuffle was loaded with a `capacity` of 6" in second[0]
     assert second[1:] == ["no error"] * 2
     for said in (first, third):
@@ -162,7 +158,9 @@ def test_more_slots_than_there_is_room_for(pool: Pool) -> None:
 
 
 def test_mistakes_of_ragged_sizes(pool: Pool) -> None:
-    for rank, said in enumerate(pool.run(given_work.ragged_mistakes, 2, path(specs.patches(2, 3)))):
+    for rank, said in enumerate(
+        pool.run(given_mistakes.ragged_mistakes, 2, path(specs.patches(2, 3)))
+    ):
         excess, *others = said
         assert excess[0].startswith(f"ExcessError: [FSR025] 3 source segments of rank {rank}")
         assert excess[1:] == (3, 4)
@@ -181,7 +179,7 @@ def test_pages_that_are_given_away_twice(pool: Pool, text: str, dropped: int) ->
     """They come back as one of the two, and the rank whose they are is told."""
     pages = [[0, 2, 0, -1, 4, 2], [1, 2, 3]]
     places = [[(0, 1), (1, 3), (1, 5), (0, 0), (0, 2), (0, 7)], [(0, 9), (1, 0), (0, 3)]]
-    found = pool.run(given_work.shared_pages, 2, path(text), pages, places)
+    found = pool.run(given_mistakes.shared_pages, 2, path(text), pages, places)
     assert found[0][0][0].startswith("SourceClashError: [FSR031] rank 0 found 2 segments")
     assert "`cache`" in found[0][0][0]
     assert found[0][0][1] == "no error"
@@ -194,7 +192,7 @@ def test_mistakes_in_pieces(pool: Pool) -> None:
     one of them is there, and somebody is told."""
     pages = [[0, 7, -1, 1], [2, 4, 3]]
     places = [[(1, 3), (0, 0), (0, 1), (1, 16)], [(1, 3), (0, 5), (-1, 0)]]
-    found = pool.run(given_work.wrong_pages, 2, path(LONG_PAGES), pages, places)
+    found = pool.run(given_mistakes.wrong_pages, 2, path(LONG_PAGES), pages, places)
     assert [each[1:] for each in found] == [(2, [5]), (0, [3])]
     assert "[FSR019] 2 points of rank 0" in found[0][0][0]
     assert "[FSR024] rank 1 found 1 points" in found[1][0][0]
@@ -226,7 +224,7 @@ def test_nothing_is_read_beyond_inputs(
     pool: Pool, widths: list[int], error: str, filled: int
 ) -> None:
     """Whatever the sizes are, and however many points there is room for."""
-    found = pool.run(given_work.guarded_sizes, 1, path(FIXED_OUTSIDE), widths)
+    found = pool.run(given_mistakes.guarded_sizes, 1, path(FIXED_OUTSIDE), widths)
     for said, count in found:
         assert error in said
         assert count == filled
@@ -284,7 +282,7 @@ def test_compiled(pool: Pool, name: str) -> None:
     slots = [(rank, slot) for slot in range(20) for rank in range(2)]
     tables = [[slots[i * fan : i * fan + fan] for i in range(first, first + 5)] for first in (0, 6)]
     text = FANNED[name].replace("f64", "f32")
-    pool.run(given_work.compiled, 2, path(text), tables, 20)
+    pool.run(given_layers.compiled, 2, path(text), tables, 20)
 
 
 @pytest.mark.parametrize("name", ["summed", "weighted", "copied"])
@@ -294,7 +292,7 @@ def test_gradients(pool: Pool, name: str) -> None:
     slots[::5] = [(-1, 0)] * 8
     tables = [[slots[i * fan : i * fan + fan] for i in range(first, first + 5)] for first in (0, 6)]
     text = FANNED[name].replace("f64", "f32")
-    pool.run(given_work.gradients, 2, path(text), tables, 20)
+    pool.run(given_layers.gradients, 2, path(text), tables, 20)
 
 
 PACKED_GRID = """
@@ -311,18 +309,6 @@ PACKED_GRID = """
       dispatch tiles[i, j] -> slots[r(i, j), *]
     }"""
 
-RAGGED_KEYS = """
-    shuffle ragged {
-      index n : books   index i : pages(n)   index e : 6
-      segment page { x : f32[3] }
-      layout texts[n, y] of page dense(pages(n))
-      layout slots[e, s] of page packed(s)
-      place e on rank by block
-      route r(n) -> e = input idx : int64
-      dispatch texts[n, i] -> slots[r(n), *]
-      combine reverse
-    }"""
-
 GROUPED = """
     shuffle grouped {
       index t : tokens   index g : 5   index e : 6   index k : 2
@@ -337,7 +323,7 @@ GROUPED = """
     }"""
 
 
-@pytest.mark.parametrize("text", [PACKED_GRID, RAGGED_KEYS, GROUPED, specs.HASHED])
+@pytest.mark.parametrize("text", [PACKED_GRID, specs.ragged_keys(3), GROUPED, specs.HASHED])
 def test_packed_targets(pool: Pool, text: str) -> None:
     """Of scattered rows, of ragged sizes, with keys that are looked up, and with copies back."""
     sizes = [(2, 0, 4), (0, 0, 0), (1, 3, 2)]
@@ -351,9 +337,9 @@ def test_scattered_sums(pool: Pool) -> None:
 
 def test_missing_places(pool: Pool) -> None:
     """Of looked-up keys: what is read instead may be a -1, and yet nothing is lost in silence."""
-    assert pool.run(given_work.missing_places, 2, path(GROUPED)) == [["2", "no error"]] * 2
+    assert pool.run(given_mistakes.missing_places, 2, path(GROUPED)) == [["2", "no error"]] * 2
 
 
 def test_a_length_has_to_be_known(pool: Pool) -> None:
-    for said in pool.run(given_work.without_capacity, 2, path(COPIED)):
+    for said in pool.run(given_mistakes.without_capacity, 2, path(COPIED)):
         assert "[FSR007] `capacity` is missing: `length`, the length of `slots`" in said

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.engine import specs
+from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.node_triton import rank_work
 
@@ -30,11 +29,7 @@ SPECS = {
 }
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(3)
-    yield processes
-    processes.close()
+pool = pool_of(3)
 
 
 def path(text: str) -> str:

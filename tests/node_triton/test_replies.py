@@ -3,12 +3,11 @@ memory, compared with torch's ``embedding_bag`` on each rank by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.engine.specs import artifact
 from tests.engine.test_replies import QUERIES
@@ -18,11 +17,7 @@ from tests.static import specs
 MOST = 5
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(4)
-    yield processes
-    processes.close()
+pool = pool_of(4)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@ several tiles, and several programs, each with a share of the segments."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.kernels.loader import device_module, launching
 from tests.engine import specs
+from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.node_triton.rank_work import batch, open_shuffle, run, said_by
 
@@ -48,11 +49,7 @@ BLOCKS = """
     }"""
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(2)
-    yield processes
-    processes.close()
+pool = pool_of(2)
 
 
 def use(shuffle: Any, programs: int) -> None:

@@ -25,7 +25,7 @@ from tests.codegen.ptx import (
 )
 from tests.codegen.specs import scratch
 from tests.dialect.support import check_goldens
-from tests.engine.specs import FIELDS, GRID, MAXIMA, routed
+from tests.engine.specs import FIELDS, GRID, MAXIMA, ragged_keys, routed
 from tests.node_triton.given_specs import EXAMPLES
 from tests.specs import EXAMPLE_NAMES, checked_example, moe, node_of
 
@@ -72,17 +72,7 @@ ANY = {
       combine reverse reduce sum(w)
     }""",
     "maxima": MAXIMA,
-    "ragged": """
-    shuffle ragged {
-      index n : books   index i : pages(n)   index e : 6
-      segment page { x : f32[300] }
-      layout texts[n, y] of page dense(pages(n))
-      layout slots[e, s] of page packed(s)
-      place e on rank by block
-      route r(n) -> e = input idx : int64
-      dispatch texts[n, i] -> slots[r(n), *]
-      combine reverse
-    }""",
+    "ragged": ragged_keys(300),
 }
 GIVEN = {"grid": checked(GRID), "pages": checked(EXAMPLES["kv_pages"].text)}
 SHUFFLES |= PIECES | GIVEN | {name: checked(text) for name, text in ANY.items()}

@@ -21,6 +21,7 @@ from fuscoc_runtime.face.shuffle import Shuffle
 from tests.node_exact import rank_work
 from tests.node_exact.rank_work import HIDDEN, KEYS, by_slot, close, data_of, summed
 from tests.node_triton.rank_work import batch, run, said_by
+from tests.rails.rail_work import last_ends
 
 
 def open_shuffle(group: Any, artifact: str, topology: str, **options: Any) -> Shuffle:
@@ -211,16 +212,7 @@ def no_memory(group: Any, artifact: str, topology: str) -> list[str]:
 def one_dies(group: Any, artifact: str, topology: str) -> list[str]:
     """The last rank ends without a word; what the others say, and what of a further call."""
     shuffle = open_shuffle(group, artifact, topology)
-    given = data_of(shuffle.rank, 2)
-    shuffle.dispatch(**given)
-    if shuffle.rank == shuffle.topology.num_ranks - 1:
-        os._exit(1)
-
-    def calls() -> None:
-        for _ in range(3):
-            shuffle.dispatch(**given)
-
-    return [said_by(calls), said_by(lambda: shuffle.dispatch(**given))]
+    return last_ends(shuffle, data_of(shuffle.rank, 2))
 
 
 def weights_on_one_rank(group: Any, artifact: str, topology: str) -> type:

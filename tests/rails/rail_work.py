@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -160,7 +160,11 @@ def _entry(next_one: Any, is_captured: bool, _: bool) -> Any:
 def one_dies(group: Any, artifact: str, topology: str) -> list[str]:
     """The last rank ends without a word; what the others say, and what of a further call."""
     shuffle = open_shuffle(group, artifact, topology)
-    given = points(2, shuffle.rank)
+    return last_ends(shuffle, points(2, shuffle.rank))
+
+
+def last_ends(shuffle: Shuffle, given: Mapping[str, Any]) -> list[str]:
+    """As ``one_dies``, of dispatches of ``given``."""
     shuffle.dispatch(**given)
     if shuffle.rank == shuffle.topology.num_ranks - 1:
         os._exit(1)

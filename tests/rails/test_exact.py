@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -13,21 +12,18 @@ from hypothesis import strategies as st
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from tests.engine import specs
-from tests.engine.pool import Died, Pool
+from tests.engine.fixtures import pool_of
+from tests.engine.pool import Pool
 from tests.node_triton.test_any_rows import CASTS
 from tests.rails import exact_work
-from tests.rails.test_rails import COMPACT, CYCLIC, SHORT, SMALL, WIDE
+from tests.rails.test_rails import COMPACT, CYCLIC, SHORT, SMALL, WIDE, check_that_the_last_is_named
 
 NIGHTLY = pytest.mark.nightly
 BY_A_CALL = CASTS["normalised by a call"]
 RANKS = {"2x1": 2, "2x2": 4, "3x1": 3, "4x1": 4, "3x2": 6}
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(6)
-    yield processes
-    processes.close()
+pool = pool_of(6)
 
 
 def path(text: str) -> str:
@@ -216,18 +212,7 @@ def test_what_fuscoc_run_does(pool: Pool) -> None:
 
 @pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
 def test_a_rank_that_dies_is_named(topology: str) -> None:
-    num_ranks = RANKS[topology]
-    ranks = Pool(num_ranks)
-    try:
-        *found, died = ranks.outcomes(exact_work.one_dies, num_ranks, path(SMALL), topology)
-    finally:
-        ranks.close()
-    assert isinstance(died, Died)
-    for rank, (first, again) in enumerate(found):
-        assert first.startswith("HopTimeoutError")
-        assert f"rank {rank} waited" in first
-        assert f"for rank {num_ranks - 1} in" in first
-        assert again == first
+    check_that_the_last_is_named(exact_work.one_dies, RANKS[topology], path(SMALL), topology)
 
 
 def test_weights_that_one_rank_gives_later(pool: Pool) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -13,8 +12,9 @@ from hypothesis import strategies as st
 
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
+from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
-from tests.node_triton import given_work
+from tests.node_triton import given_layers, given_mistakes, given_work
 from tests.node_triton.given_specs import EXAMPLES
 from tests.node_triton.test_given_slots import (
     FANNED,
@@ -31,11 +31,7 @@ SUMMED = to_slots(2, "f32", "reduce sum")
 LARGER = pytest.param("2x2", marks=pytest.mark.nightly)
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(4)
-    yield processes
-    processes.close()
+pool = pool_of(4)
 
 
 def path(text: str) -> str:
@@ -126,7 +122,7 @@ def test_mistakes_are_counted(
     pool: Pool, wrong: Any, errors: list[str], lost: list[list[int]] | None
 ) -> None:
     """They are told once, on the rank that made them; all other rows are right."""
-    work = partial(given_work.mistaken, topology="2x1")
+    work = partial(given_mistakes.mistaken, topology="2x1")
     found = pool.run(work, 2, path(ONE_EACH), wrong, RIGHT, 4)
     for rank, (said, zeros, dropped, _) in enumerate(found):
         assert said[0].startswith(errors[rank])
@@ -143,7 +139,7 @@ def test_two_ranks_want_one_slot(pool: Pool, topology: str) -> None:
     others: list[Any] = [[] for _ in range(num_ranks - 2)]
     wrong = [[(1, 2), (0, 1)], *others, [(1, 2), (0, 2)]]
     right = [RIGHT[0], *others, RIGHT[1]]
-    work = partial(given_work.mistaken, topology=topology)
+    work = partial(given_mistakes.mistaken, topology=topology)
     found = pool.run(work, num_ranks, path(ONE_EACH), wrong, right, 4)
     ends = [found[0], found[-1]]
     assert sorted(said[0][:14] for said, *_ in ends) == ["SlotClashError", "no error"]
@@ -156,7 +152,7 @@ def test_pages_that_are_given_away_twice(pool: Pool) -> None:
     """One of the two leaves, and the rank whose they are is told."""
     pages = [[0, 2, 0, -1, 4, 2], [1, 2, 3]]
     places = [[(0, 1), (1, 3), (1, 5), (0, 0), (0, 2), (0, 7)], [(0, 9), (1, 0), (0, 3)]]
-    work = partial(given_work.shared_pages, topology="2x1")
+    work = partial(given_mistakes.shared_pages, topology="2x1")
     found = pool.run(work, 2, path(SHORT_PAGES), pages, places)
     assert found[0][0][0].startswith("SourceClashError: [FSR031] rank 0 found 2 segments")
     assert found[0][0][1] == "no error"
@@ -182,5 +178,5 @@ def test_handles_keep_where_segments_lie(pool: Pool) -> None:
 
 @pytest.mark.parametrize("name", ["summed", "weighted"])
 def test_gradients(pool: Pool, name: str) -> None:
-    work = partial(given_work.gradients, topology="2x1")
+    work = partial(given_layers.gradients, topology="2x1")
     pool.run(work, 2, path(FANNED[name]), tables(2, 3), 20)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
 from tests.engine import specs
+from tests.engine.fixtures import pool_of
 from tests.engine.pool import Died, Pool
 from tests.node_triton import rank_work
 from tests.rails import rail_work
@@ -23,11 +25,7 @@ LARGER = {"2x1": 2, "2x2": 4}
 """Ranks of topologies; those of four take more time than all other tests here."""
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(4)
-    yield processes
-    processes.close()
+pool = pool_of(4)
 
 
 def path(text: str) -> str:
@@ -169,10 +167,16 @@ def test_a_dispatch_that_one_rank_refuses(pool: Pool) -> None:
 
 @small_or_larger
 def test_a_rank_that_dies_is_named(topology: str) -> None:
-    num_ranks = LARGER[topology]
+    check_that_the_last_is_named(rail_work.one_dies, LARGER[topology], path(SMALL), topology)
+
+
+def check_that_the_last_is_named(
+    work: Callable[..., list[str]], num_ranks: int, *arguments: Any
+) -> None:
+    """The last of the ranks dies; every other one names it, in the same words in a later call."""
     ranks = Pool(num_ranks)
     try:
-        *found, died = ranks.outcomes(rail_work.one_dies, num_ranks, path(SMALL), topology)
+        *found, died = ranks.outcomes(work, num_ranks, *arguments)
     finally:
         ranks.close()
     assert isinstance(died, Died)

@@ -3,7 +3,6 @@ and calls, on ranks that are nodes and on nodes of two ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
+from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.node_triton import rank_work
 from tests.node_triton.test_any_rows import BACK, CASTS, COPIED, MANY, WEIGHT, rows
@@ -28,11 +28,7 @@ TEXTS = {
 every_topology = pytest.mark.parametrize("topology", TOPOLOGIES)
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(4)
-    yield processes
-    processes.close()
+pool = pool_of(4)
 
 
 def path(text: str) -> str:

@@ -3,11 +3,10 @@ fixed capacity and with exact sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.engine import specs
+from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.rails import table_work
 
@@ -19,11 +18,7 @@ SHORT = specs.copied("f32", 4).replace("by block", "by table owner")
 TEXTS = {"expanded": EXPANDED, "compact": COMPACT, "short": SHORT}
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(4)
-    yield processes
-    processes.close()
+pool = pool_of(4)
 
 
 def path(name: str) -> str:

@@ -6,7 +6,6 @@ import copy
 import gc
 import pickle
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.face import tickets
 from fuscoc_runtime.face.pool import Pool as Windows
 from tests.engine import specs
+from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.torch import module_work
 
@@ -149,11 +149,7 @@ def test_nothing_is_held_after_a_step(options: dict[str, Any]) -> None:
     assert len(tickets._tickets) == before
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    processes = Pool(2)
-    yield processes
-    processes.close()
+pool = pool_of(2)
 
 
 @pytest.mark.parametrize(("wrapper", "options"), [("ddp", {}), ("fsdp", {"max_sources": 9})])
