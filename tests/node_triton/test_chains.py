@@ -91,6 +91,21 @@ def test_ranges_of_rows(pool: Pool) -> None:
     pool.run(given_work.paired, NUM_RANKS, path, tables, length, options)
 
 
+def test_a_chain_has_one_rank(pool: Pool) -> None:
+    """Slots that follow each other, on another rank each, or after every fifth."""
+    path, num = str(specs.artifact(PAIRS).path), 12
+    tables = [
+        [
+            [[(mine + n // often) % NUM_RANKS, 2 * (num * mine + n)] for n in range(num)]
+            for mine in range(NUM_RANKS)
+        ]
+        for often in (1, 5)
+    ]
+    length = 2 * num * NUM_RANKS
+    options = {"max_sources": 2 * num, "capacity": length}
+    pool.run(given_work.paired, NUM_RANKS, path, tables, length, options)
+
+
 def test_mistakes_within_a_chain(pool: Pool) -> None:
     """An entry whose slots end behind the target, and others that take a slot of the one before:
     the first alone is dropped, and the others are counted."""
