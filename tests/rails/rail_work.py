@@ -242,6 +242,8 @@ def turns(group: Any, artifact: str, topology: str, batches: Any) -> list[tuple[
 def turn_is_refused(group: Any, artifact: str, topology: str) -> tuple[list[str], list[int]]:
     """As `combine_is_refused`, where partial rows come back in two turns."""
     with mock.patch.object(slabs, "STAGING_BYTES", 0):
+        node = open_shuffle(group, artifact, topology).engine.node
+        assert [len(node._commands._turns(each)) for each in range(node.num_rounds)] == [2]
         return combine_is_refused(group, artifact, topology)
 
 

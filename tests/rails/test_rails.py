@@ -132,8 +132,14 @@ def test_dropped_points_are_of_their_handle(pool: Pool) -> None:
     assert messages[1::2] == ["no error"] * 2
 
 
-@small_or_larger
-@pytest.mark.parametrize("is_in_turns", [False, True], ids=["at once", "in turns"])
+@pytest.mark.parametrize(
+    ("topology", "is_in_turns"),
+    [  # a rank that is a node has no partial rows of others, and no turns
+        ("2x1", False),
+        pytest.param("2x2", False, marks=pytest.mark.nightly),
+        ("2x2", True),
+    ],
+)
 def test_a_combine_that_one_rank_refuses(pool: Pool, topology: str, is_in_turns: bool) -> None:
     """Sums that need rows of the last rank are lost, on another rank of its place all that need any
     of its node; and every other call is whole."""
