@@ -38,7 +38,7 @@ from fuscoc_runtime.face.open import Engine
 from fuscoc_runtime.face.stats import Memory, ShuffleStats, shuffle_stats
 from fuscoc_runtime.face.traced import has_complex_fields
 from fuscoc_runtime.manifest.schema import ShuffleSpec
-from fuscoc_runtime.plan import key_to_rank
+from fuscoc_runtime.plan import keys_of_rank
 
 T = TypeVar("T")
 
@@ -319,8 +319,6 @@ def _used_on(stream: Any, held: Any) -> None:
 def _num_local_keys(spec: ShuffleSpec, engine: Engine) -> int | None:
     """Keys of this rank; ``None`` where a table tells, which comes with every call."""
     members, target = engine.members, spec.program.target
-    if target.kind == "dense":
-        return 0
-    if target.placement.kind == "table":
+    if target.is_placed_by_table:
         return None
-    return int((key_to_rank(target, members.topology, members.rank, {}) == members.rank).sum())
+    return len(keys_of_rank(target, members.topology, members.rank, {}))

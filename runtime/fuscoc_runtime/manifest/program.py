@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from fuscoc_runtime.manifest.declared import FieldSpec, PlacementSpec
 from fuscoc_runtime.padding import check_padding
@@ -73,12 +73,18 @@ class PackedSlots:
     def __post_init__(self) -> None:
         check_padding(self)
 
+    @property
+    def is_placed_by_table(self) -> bool:
+        """Whether an input says where keys live, which may change from call to call."""
+        return self.placement.kind == "table"
+
 
 @dataclass(frozen=True)
 class DenseSlots:
     """The relation numbers the slots itself."""
 
     kind: Literal["dense"]
+    is_placed_by_table: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)

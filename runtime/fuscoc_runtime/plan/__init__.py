@@ -1,6 +1,6 @@
 """From routing to descriptor lists, on the device, for any topology."""
 
-from fuscoc_runtime.plan.placement import key_to_rank
+from fuscoc_runtime.plan.placement import key_to_rank, keys_of_rank
 from fuscoc_runtime.plan.plan import Plan, plan_all
 from fuscoc_runtime.plan.planner import plan_rank
 from fuscoc_runtime.plan.types import (
@@ -23,6 +23,7 @@ __all__ = [
     "RankPlan",
     "Wire",
     "key_to_rank",
+    "keys_of_rank",
     "plan_all",
     "plan_rank",
 ]

@@ -133,7 +133,7 @@ def agreed(ctx: PlanContext) -> tuple[str, ...]:
 def has_table(ctx: PlanContext) -> bool:
     """Whether a table places the keys."""
     target = ctx.program.target
-    return target.kind == "packed" and target.placement.kind == "table"
+    return target.is_placed_by_table
 
 
 def num_keys(ctx: PlanContext) -> int:

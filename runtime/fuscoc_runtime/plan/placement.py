@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.errors import IndexOutOfRangeError, InputError, TopologyError
-from fuscoc_runtime.manifest.program import PackedSlots
+from fuscoc_runtime.manifest.program import DenseSlots, PackedSlots
 from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.topology import Topology
 
@@ -52,7 +52,7 @@ def key_to_rank(
         IndexOutOfRangeError: a table entry that is no rank.
     """
     num_keys, num_ranks = target.num_keys, topology.num_ranks
-    if target.placement.kind == "table":
+    if target.is_placed_by_table:
         return _checked_table(target, num_ranks, rank, inputs).to(device)
     keys = torch.arange(num_keys, dtype=torch.int64, device=device) // target.group
     placed = num_keys // target.group
@@ -64,6 +64,20 @@ def key_to_rank(
             "`by block` gives every rank equally many; use `by cyclic` or a table"
         )
     return keys // (placed // num_ranks)
+
+
+def keys_of_rank(
+    target: DenseSlots | PackedSlots,
+    topology: Topology,
+    rank: int,
+    inputs: Mapping[str, Tensor],
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """The keys of a rank, ascending: int64 on ``device``, for which the host waits. A dense target
+    has none. Raises as `key_to_rank` does."""
+    if target.kind == "dense":
+        return torch.empty(0, dtype=torch.int64, device=device)
+    return torch.nonzero(key_to_rank(target, topology, rank, inputs, device) == rank).flatten()
 
 
 def _checked_table(

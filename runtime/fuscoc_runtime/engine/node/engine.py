@@ -35,7 +35,7 @@ from fuscoc_runtime.errors import (
     NetworkError,
 )
 from fuscoc_runtime.manifest.schema import ShuffleSpec
-from fuscoc_runtime.plan import key_to_rank
+from fuscoc_runtime.plan import keys_of_rank
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,13 +76,11 @@ class NodeEngine:
         rank, topology, device = members.rank, members.topology, members.device
         self.checker = Checker(shuffle, rank, topology.num_ranks, device)
         self._own_keys: Tensor | None = None
+        if not self.target.is_placed_by_table:
+            self._own_keys = self.local_keys({})
         self.held = 0  # the ticket of the latest dispatch that was not captured
         self._newest = 0  # the ticket of the latest dispatch,
         self._out_of_step = 0  # and of that before a combine whose handle was none
-        if self.target.kind == "dense":
-            self._own_keys = torch.empty(0, dtype=torch.int64, device=device)
-        elif self.target.placement.kind != "table":
-            self._own_keys = self.local_keys({})
         self.limits = node.limits
         self.order = call_order(device)
         self._memory = {rows.untyped_storage().data_ptr() for rows in node.rows}
@@ -106,10 +104,8 @@ class NodeEngine:
         target has none."""
         if self._own_keys is not None:
             return self._own_keys
-        assert self.target.kind == "packed"
-        rank, device = self.members.rank, self.members.device
-        owners = key_to_rank(self.target, self.members.topology, rank, inputs, device)
-        return torch.nonzero(owners == rank).flatten()
+        members = self.members
+        return keys_of_rank(self.target, members.topology, members.rank, inputs, members.device)
 
     def dispatch(
         self,

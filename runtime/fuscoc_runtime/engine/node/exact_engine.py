@@ -37,7 +37,7 @@ from fuscoc_runtime.errors import (
     RefusedCallError,
 )
 from fuscoc_runtime.manifest.schema import ShuffleSpec
-from fuscoc_runtime.plan import key_to_rank
+from fuscoc_runtime.plan import keys_of_rank
 from fuscoc_runtime.plan.agree import attempt
 
 _log = logging.getLogger("fuscoc.runtime")
@@ -106,6 +106,8 @@ class ExactEngine:
         self._found: list[FuscoRuntimeError] = []
         self._asks = asks
         self._own_keys: Tensor | None = None
+        if not self.target.is_placed_by_table:
+            self._own_keys = self.local_keys({})
         if asks is not None:
             asks.reply = self
         with current_device(members.device):
@@ -114,16 +116,10 @@ class ExactEngine:
     def local_keys(self, table: Mapping[str, Tensor]) -> Tensor:
         """The keys of this rank, ascending, as a ``table`` places them, if one does; a dense target
         has none."""
-        if not table and self._own_keys is not None:
+        if self._own_keys is not None:
             return self._own_keys
-        rank, device = self.members.rank, self.members.device
-        if self.target.kind == "dense":
-            return torch.empty(0, dtype=torch.int64, device=device)
-        owners = key_to_rank(self.target, self.members.topology, rank, table, device)
-        keys = torch.nonzero(owners == rank).flatten()
-        if not table:
-            self._own_keys = keys
-        return keys
+        members = self.members
+        return keys_of_rank(self.target, members.topology, members.rank, table, members.device)
 
     @cached_property
     def general(self) -> ProcessEngine:

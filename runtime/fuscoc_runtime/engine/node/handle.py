@@ -72,7 +72,7 @@ class NodeHandle:
     @cached_property
     def _keys(self) -> Tensor:
         target = self.engine.target
-        if target.kind == "packed" and target.placement.kind == "table":
+        if target.is_placed_by_table:
             self.check_inputs()
         return self.engine.local_keys(self.inputs)
 
