@@ -46,6 +46,11 @@ struct Form {
   }
 };
 
+// How far the slots of a cell go below and above the first one, and its points; 0 where a piece has several cells.
+struct Reach {
+  i64 below, above, points;
+};
+
 // Of one piece, by what a warp makes: marks, the boxes of each field, those that come back.
 template <class Shape, class Own>
 struct Kept {
@@ -53,7 +58,8 @@ struct Kept {
   Marks<Shape::num_loops> slots, cells;
   Own forth[Shape::num_fields];
   Own home, told, mine;
-  i64 packed;  // bytes of a cell that comes back
+  i64 packed;  // bytes of a cell that comes back,
+  Reach reach; // and its slots, if a piece has one rank
 };
 // Pieces of which something is kept: where inputs say what moves in whole words, unless that is more than there is
 // memory for.

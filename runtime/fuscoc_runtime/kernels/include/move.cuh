@@ -112,6 +112,7 @@ struct Move {
     const auto count = [&](u32 box) { return items_of(box); };
     const u32 num_items = shared.items.total();
     u32* const next = &call.state->next_send[epoch & 1];
+    const u32 refusing = __ldcg(&call.routing->refusing);
     const u32 places = num_boxes > 1 ? kPlacesOfList : 1, part = (num_items + places - 1) / places;
     u32 held = ~0u;
     while (turn < places * part) {
@@ -123,20 +124,22 @@ struct Move {
           if (number != held) keep_box(kept, boxes_forth<Shape>(call)[number], lane), held = number;
         const Own& box = kShares ? shared.box[number] : kept;
         const int field = int(number % Shape::num_fields), cell = cell_of(box, item), rank = box.rank + cell * box.rank_step;
-        if (!(call.routing->refusing >> rank & 1))
+        if (!(refusing >> rank & 1))
           copy(box, field, call.source[field] + box.from + cell * box.cell_from,
                call.window[rank] + call.rows_at[field] + box.to + cell * box.cell_to, box.num_cells == 1 ? item : item / box.num_cells);
       }
       turn = __shfl_sync(kAllLanes, after, 0);
     }
   }
-  __device__ void run(int warp, int num_warps, unsigned char* memory) {
+  __device__ __forceinline__ auto carrier(int warp) const {
+    return Carrier<Own::num_all_steps>(shared.carrier[warp], reinterpret_cast<unsigned char*>(cta_memory()), warp);
+  }
+  __device__ void run(int warp, int num_warps) {
     if (warp == num_warps - 1) mark_all();  // it has no item in small calls
     if (kCarries<Shape> && (runs_fill_buffers<Shape>() || gridDim.x >= kFewCtas)) {
       const int num = num_carriers(kCarriers<Shape>);
       if (warp >= num) return;
-      Carrier<Own::num_all_steps> carrier(shared.carrier[warp], memory, warp);
-      carrier.open();
+      auto carrier = this->carrier(warp);
       take(warp * gridDim.x + blockIdx.x, gridDim.x * num, shared.box[warp],
            [&](const Own& box, int, const char* from, char* to, u32 item) { carrier.carry(box, from, to, item, nullptr, [](u64*) {}); });
       carrier.finish([](u64*) {});
@@ -243,12 +246,24 @@ __device__ __forceinline__ void move(const Call& call) {
   if (threadIdx.x == 0) begin_dispatch(call, epoch, aborted);
   __syncthreads();
   Kind kind{call, epoch, lane, shared, 0};
-  // While ranks meet, boxes of the call before are counted, which often are those of this one.
-  if constexpr (Kind::kShares) kind.look(warp, num_warps);
-  if (threadIdx.x == 0)
-    while ((planned = load_acquire(&call.state->planned)) % kMade != 1) __nanosleep(32);
+  if constexpr (kCarries<Shape>)
+    if (warp < kCarriers<Shape>) kind.carrier(warp).open();
+  // While ranks meet, boxes of the call before are counted, which often are those of this one; or, where inputs say what
+  // moves, those that are made meanwhile.
+  const auto wait = [&](u32 enough) {
+    if (threadIdx.x == 0)
+      while (!((planned = load_acquire(&call.state->planned)) & enough) && planned % kMade != 1) __nanosleep(32);
+  };
+  bool looked = Kind::kShares;
+  if constexpr (Shape::looks_up) {
+    wait(kAhead);
+    __syncthreads();
+    looked = planned & kAhead;
+  }
+  if (looked) kind.look(warp, num_warps);
+  if (looked || !Shape::looks_up) wait(0);
   const u32 place = enter(call);
-  if (!Kind::kShares || planned >= kMade) kind.look(warp, num_warps);
+  if (!looked || planned & kMade) kind.look(warp, num_warps);
   leave(call, place, [&](State& state) {
     const u32 other = ~epoch & 1;
     state.dispatch_epoch = epoch;
@@ -256,7 +271,7 @@ __device__ __forceinline__ void move(const Call& call) {
   });
   if (!aborted) {
     if constexpr (kTurns<Shape>) kind.run(warp, Turning<Shape, Own>{shared.ring, num_workers});
-    else kind.run(warp, num_warps, reinterpret_cast<unsigned char*>(cta_memory()));
+    else kind.run(warp, num_warps);
     __syncthreads();
     if (warp == num_warps - 1) tell_moved(call, epoch, lane, __shfl_sync(kAllLanes, place, kWarp - 1) == gridDim.x - 1);
   }

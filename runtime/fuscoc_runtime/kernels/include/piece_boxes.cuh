@@ -51,7 +51,9 @@ struct PieceBoxes {
     u32 bad;            // sizes are none
     u32 dropped;        // points are
     u32 stale;          // boxes are to be made
-    u32 made;           // warps that have made all theirs for dispatch
+    u32 made;           // warps that have made all theirs for dispatch,
+    u32 remade;         // others than what was there before the ranks met
+    i64 told_ahead;     // entries whose boxes were, -1: not all
     i64 of_warp[2][kWarp];
   };
   const Call& call;
@@ -76,8 +78,7 @@ struct PieceBoxes {
     int loop;            // which one that is, -1: none
     i64 points;          // of a cell
   };
-  // Before ranks have met all their slots are thought to exist.
-  __device__ __noinline__ Cells cells(const PieceOf<Shape>& piece, bool met) const {
+  __device__ __noinline__ Cells cells(const PieceOf<Shape>& piece) const {
     Cells found{0, 1, 0, -1, 1};
     for (int i = 0; i < piece.num_loops; ++i) {
       if (piece.rank_step[i] != 0 && found.loop < 0) found.loop = i;
@@ -92,7 +93,7 @@ struct PieceBoxes {
     i64 begin = found.num, end = 0, nowhere = 0;
     if (found.step == 0) {
       nowhere = piece.rank == -1;
-      if (exists(piece, found.points, piece.rank, piece.slot, met)) begin = 0, end = 1;
+      if (exists(piece, piece.rank, piece.slot)) begin = 0, end = 1;
     } else {
       // Ranks are few: those that exist are looked for among the cells.
       for (int rank = 0; rank < call.num_ranks; ++rank) {
@@ -105,28 +106,32 @@ struct PieceBoxes {
       nowhere = away % found.step == 0 && number >= 0 && number < found.num;
       bool all = true;  // slots of all cells that have a rank, or none is copied
       for (i64 c = begin; c < end; ++c)
-        all = all && exists(piece, found.points, piece.rank + c * found.step,
-                            piece.slot + c * piece.slot_step[found.loop], met);
+        all = all && exists(piece, piece.rank + c * found.step, piece.slot + c * piece.slot_step[found.loop]);
       if (!all) begin = end = 0;
     }
     const i64 num = max(end - begin, i64(0));
-    if (kind == kMarks && met) drop(call.state->bad_keys, (found.num - num - nowhere) * found.points);
+    if (kind == kMarks) drop(call.state->bad_keys, (found.num - num - nowhere) * found.points);
     found.first = begin;
     found.num = num;
     return found;
   }
   // Whether a rank and all slots of a cell there exist. One that refused has told no length.
-  __device__ bool exists(const PieceOf<Shape>& piece, i64 points, i64 rank, i64 slot, bool met) const {
+  __device__ bool exists(const PieceOf<Shape>& piece, i64 rank, i64 slot) const {
     if (rank < 0 || rank >= call.num_ranks) return false;
-    if (!met || shared.meeting.peers.refusing >> rank & 1) return true;
-    i64 lowest = slot, highest = slot;
+    return shared.meeting.peers.refusing >> rank & 1 || has_slots(rank, slot, reach(piece));
+  }
+  __device__ __forceinline__ bool has_slots(i64 rank, i64 slot, const Reach& reach) const {
+    return slot + reach.below >= 0 && slot + reach.above < shared.meeting.num_slots_of[rank];
+  }
+  __device__ Reach reach(const PieceOf<Shape>& piece) const {
+    Reach all{0, 0, 0};
     for (int i = 0; i < piece.num_loops; ++i) {
       if (piece.rank_step[i] != 0) continue;
-      const i64 reach = piece.slot_step[i] * (piece.count[i] - 1);
-      lowest += min(reach, i64(0));
-      highest += max(reach, i64(0));
+      const i64 further = piece.slot_step[i] * (piece.count[i] - 1);
+      all.below += min(further, i64(0));
+      all.above += max(further, i64(0));
     }
-    return lowest >= 0 && highest < shared.meeting.num_slots_of[rank];
+    return all;
   }
 
   // The loops of a cell's field, over its segments and then over the runs of one. How many.
@@ -156,9 +161,11 @@ struct PieceBoxes {
     Cutter<Shape::unit_bytes(kField), num_steps>{box, u32(Shape::tile_bytes) / (small() ? kPartsOfTile : 1)}.cut();
   }
 
-  // Whether what is kept is of this piece, too.
+  // Whether what is kept is of this piece, too: what this warp makes of it, or another one.
   template <int kPiece>
-  __device__ __forceinline__ bool is_kept(const PieceOf<Shape>& piece) const {
+  __device__ __forceinline__ bool is_kept(const PieceOf<Shape>& piece) const { return is_kept<kPiece>(piece, kind); }
+  template <int kPiece>
+  __device__ __forceinline__ bool is_kept(const PieceOf<Shape>& piece, int kind) const {
     if constexpr (kPiece < kKept) return shared.kept[kPiece].form[kind].is_of(piece, item_lines());
     return false;
   }
@@ -182,7 +189,12 @@ struct PieceBoxes {
     const int outer = count_outer(loop, num, kTarget, range);
     if (make_box<Shape::unit_bytes(kField)>(made, loop, num, outer, range, Shape::run_bytes(kField), kSource, kTarget, item_lines())) {
       cut<kField>(made);
-      keep<kPiece>(piece, [&](KeptOf& kept) { kept.forth[kField] = made; });
+      keep<kPiece>(piece, [&](KeptOf& kept) {
+        kept.forth[kField] = made;
+        if (kField > 0) return;
+        kept.reach = reach(piece);
+        kept.reach.points = of.loop < 0 ? of.points : 0;
+      });
     } else {
       made.num_items = 0;
       drop(call.state->overflowed, of.num * of.points);
@@ -207,29 +219,38 @@ struct PieceBoxes {
     __syncwarp();
   }
 
-  // By a warp, some of whose lanes have an entry, while ranks meet: the boxes of entries that are alike. Cells that a lane
-  // has made.
-  template <int kField = 0>
+  // By a warp, some of whose lanes have an entry, while ranks meet: the boxes of those that are like one of the call before
+  // and have one rank. Warps that make different things of the same entries have some lanes each. Whatever slots there will
+  // be, the cells of such an entry; -1 where it is another one.
   __device__ __forceinline__ Cells forth_ahead(bool there, const PieceOf<Shape>& piece, i64 entry) const {
-    Cells of{0, 0, 0, -1, 0};
+    Cells of{0, -1, 0, -1, 0};
     if constexpr (kKept == 1) {
-      if (kind == 1 + kField) {
-        there = there && is_kept<0>(piece);
-        if (there) of = cells(piece, false);
-        forth<0, kField>(there, piece, of, entry);
-      } else if constexpr (kField + 1 < Shape::num_fields) {
-        return forth_ahead<kField + 1>(there, piece, entry);
-      }
+      of.points = shared.kept[0].reach.points;
+      bool known = there && of.points > 0;
+      for (int field = 0; field < Shape::num_fields; ++field) known = known && is_kept<0>(piece, 1 + field);
+      if (known) of.num = piece.rank >= 0 && piece.rank < call.num_ranks;
+      fields_ahead(known && int(threadIdx.x) % kWarp % kKinds == kind, piece, of, entry);
     }
     return of;
   }
+  template <int kField = 0>
+  __device__ __forceinline__ void fields_ahead(bool there, const PieceOf<Shape>& piece, const Cells& of, i64 entry) const {
+    forth<0, kField, true>(there, piece, of, entry);
+    if constexpr (kField + 1 < Shape::num_fields) fields_ahead<kField + 1>(there, piece, of, entry);
+  }
+  // Whether these are its cells, now that the ranks have met.
+  __device__ __forceinline__ bool is_as_ahead(const PieceOf<Shape>& piece, const Cells& ahead) const {
+    return ahead.num == 0 || (ahead.num == 1 && has_slots(piece.rank, piece.slot, shared.kept[0].reach));
+  }
 
-  // By a warp, some of whose lanes have an entry.
-  template <int kPiece, int kField>
+  // By a warp, some of whose lanes have an entry; what is made of it may be known to be kept.
+  template <int kPiece, int kField, bool kIsKept = false>
   __device__ __forceinline__ void forth(bool there, const PieceOf<Shape>& piece, const Cells& of, i64 box) const {
     Own* to = there ? &boxes_forth<Shape>(call)[box * Shape::num_fields + kField] : nullptr;
     if (to && of.num == 0) to->num_items = 0, to = nullptr;
-    if constexpr (kPiece < kKept) {
+    if constexpr (kIsKept) {
+      spread(to, shared.kept[kPiece].forth[kField]);
+    } else if constexpr (kPiece < kKept) {
       const bool kept = to && is_kept<kPiece>(piece);
       spread(kept ? to : nullptr, shared.kept[kPiece].forth[kField]);
       if (to && !kept) make_forth<kPiece, kField>(piece, of, *to);

@@ -24,13 +24,42 @@ struct Pieces : PieceBoxesBack<Shape, Relation> {
     }
     return base + sum - value;
   }
+  // What comes from memory before the call has a number: what is kept, and what inputs say of entries.
+  struct Begun {
+    PieceOf<Shape> piece;  // of this thread's first entry, unless it follows from sizes
+    Sizes sizes;           // of the entry with this thread's number
+  };
+  __device__ static __forceinline__ void begin(const Call& call, typename Base::Shared& shared, Begun& begun) {
+    if constexpr (kKept > 0) {
+      const u64* const kept = reinterpret_cast<const u64*>(call.kept);
+      for (int i = threadIdx.x; i < kKept * int(sizeof(KeptOf) / sizeof(u64)); i += blockDim.x)
+        reinterpret_cast<u64*>(shared.kept)[i] = __ldcg(kept + i);
+      if (threadIdx.x < kKept) shared.renewed[threadIdx.x] = 0;
+    }
+    if (threadIdx.x == 0) {
+      shared.staging = 0;
+      for (int rank = 0; rank < kMaxRanks; ++rank) shared.points_to[rank] = 0;
+      shared.flags = shared.bad = shared.dropped = shared.stale = shared.made = shared.remade = 0;
+      shared.points = shared.cells = 0;
+      shared.told_ahead = -1;
+    }
+    const Relation relation{call};
+    const i64 num_entries = relation.num_entries(), first = first_entry(num_entries) + threadIdx.x % kWarp;
+    begun.sizes = {0, 0, true};
+    if constexpr (Shape::ragged) {
+      if (threadIdx.x < num_entries) begun.sizes = relation.sizes(threadIdx.x);
+    } else if constexpr (Shape::looks_up) {
+      if (first < num_entries) relation.template piece<0>(first, begun.piece);
+    }
+  }
   // Points and cells before every entry. Of sizes that cannot be nothing is left.
-  __device__ i64 measure(i64 num_entries) {
+  __device__ i64 measure(i64 num_entries, const Sizes& own) {
     double most = 0;
     for (i64 first = 0; first < num_entries; first += blockDim.x) {
       const i64 entry = first + threadIdx.x;
       Sizes sizes{0, 0, true};
-      if (entry < num_entries) sizes = relation.sizes(entry);
+      if (first == 0) sizes = own;
+      else if (entry < num_entries) sizes = relation.sizes(entry);
       if (!sizes.ok) shared.bad = 1, sizes = {0, 0, true};
       most += double(sizes.points) + double(sizes.cells);
       i64 points, cells;
@@ -70,37 +99,26 @@ struct Pieces : PieceBoxesBack<Shape, Relation> {
   __device__ __forceinline__ void clear_bits(u32* bits, i64 num) const {
     for (i64 word = threadIdx.x; word < ceil_div(num, 32); word += blockDim.x) bits[word] = 0;
   }
-  __device__ void run() {
+  // Behind `begin` and `__syncthreads`.
+  __device__ void run(Begun& begun) {
     greet(call, epoch);
-    if constexpr (kKept > 0) {
-      const u64* const kept = reinterpret_cast<const u64*>(call.kept);
-      for (int i = threadIdx.x; i < kKept * int(sizeof(KeptOf) / sizeof(u64)); i += blockDim.x)
-        reinterpret_cast<u64*>(shared.kept)[i] = __ldcg(kept + i);
-      if (threadIdx.x < kKept) shared.renewed[threadIdx.x] = 0;
-    }
     clear_bits(call.filled, call.num_slots);
     if constexpr (kCovers<Shape>) clear_bits(call.covered, 32 + ceil_div(call.result_bytes, kPart));
     if constexpr (Shape::apart) clear_bits(call.begun, call.result_bytes / Shape::cell_bytes(0));
-    if (threadIdx.x == 0) {
-      shared.staging = 0;
-      for (int rank = 0; rank < kMaxRanks; ++rank) shared.points_to[rank] = 0;
-      shared.flags = shared.bad = shared.dropped = shared.stale = shared.made = 0;
-      shared.points = shared.cells = 0;
-    }
-    __syncthreads();
     i64 num_entries = relation.num_entries();
-    if constexpr (Shape::ragged) num_entries = measure(num_entries);
+    if constexpr (Shape::ragged) num_entries = measure(num_entries, begun.sizes);
     if (num_entries > call.max_entries) {
       if (threadIdx.x == 0) note(call, call.state->excess, u32(min(num_entries - call.max_entries, i64(1) << 30)));
       num_entries = 0;
     }
     i64 made_of = 0;  // which comes while the ranks meet
     if (!Shape::looks_up && threadIdx.x <= num_made_of) made_of = call.made_of[threadIdx.x];
-    // What inputs say of this thread's first entry comes meanwhile, too.
     const i64 first = first_entry(num_entries) + threadIdx.x % kWarp;
-    PieceOf<Shape> piece;
-    if (Shape::looks_up && first < num_entries) relation.template piece<0>(first, piece);
-    const Cells ahead = this->forth_ahead(Shape::looks_up && first < num_entries && fits(first, num_entries), piece, first);
+    const bool there = Shape::looks_up && first < num_entries;
+    PieceOf<Shape>& piece = begun.piece;
+    if (Shape::ragged && there) relation.template piece<0>(first, piece);
+    const Cells ahead = this->forth_ahead(there && fits(first, num_entries), piece, first);
+    if constexpr (kKept == 1) tell_ahead(num_entries, there && ahead.num < 0);
     meet(call, shared.meeting, epoch);
     if (threadIdx.x == 0) {
       keep_peers(call, shared.meeting.peers);
@@ -108,13 +126,34 @@ struct Pieces : PieceBoxesBack<Shape, Relation> {
     }
     if (shared.meeting.peers.failed) num_entries = 0;
     const bool makes = Shape::looks_up || shared.meeting.peers.failed || is_stale(made_of);
-    if (makes) make_all(num_entries, piece, ahead);
+    bool told = false;
+    if constexpr (kKept == 1) told = tell_as_ahead(num_entries, there && !this->is_as_ahead(piece, ahead));
+    if (makes) make_all(num_entries, piece, ahead, told);
     __syncthreads();
     if (!makes && threadIdx.x == kWarp) tell_planned(call, 0);
     if (int(threadIdx.x) < call.num_ranks) {
       if (makes) fence_system();
       store_relaxed(ready_word(call, threadIdx.x, call.rank, 0), tagged(u32(num_entries * Relation::num_pieces), epoch));
     }
+  }
+  // Where all boxes for dispatch are there before the ranks have met, it counts their items meanwhile. A thread may know
+  // of one that is not.
+  __device__ __forceinline__ void tell_ahead(i64 num_entries, bool lacks) {
+    if (lacks) shared.remade = 1;
+    __syncthreads();
+    if (threadIdx.x != blockDim.x - 1 || shared.remade || num_entries > num_groups() * kWarp) return;
+    *call.num_boxes = u32(num_entries);
+    shared.told_ahead = num_entries;
+    __threadfence();
+    atomicAdd(&call.state->planned, kAhead);
+  }
+  // When they have met: whether these are right, and it may begin. A thread may know of one that is not.
+  __device__ __forceinline__ bool tell_as_ahead(i64 num_entries, bool differs) {
+    if (differs) shared.remade = 1;
+    __syncthreads();  // what is kept of peers is there before dispatch begins
+    const bool same = shared.told_ahead == num_entries && !shared.remade;
+    if (same && threadIdx.x == blockDim.x - 1) tell_planned(call);
+    return same;
   }
   // Warps that make the same take entries in turn, one a lane.
   __device__ static __forceinline__ int num_groups() { return int(blockDim.x) / kWarp / kKinds; }
@@ -137,7 +176,7 @@ struct Pieces : PieceBoxesBack<Shape, Relation> {
     if (kPiece == 0 && known) piece = *known;
     else if (there) relation.template piece<kPiece>(entry, piece);
     Cells of{0, 0, 0, -1, 0};
-    if (there && fits) of = this->cells(piece, true);
+    if (there && fits) of = this->cells(piece);
     if (kind == kMarks) {
       if (there) this->template tell_slots<kPiece>(piece, of, box);
     } else {
@@ -149,7 +188,8 @@ struct Pieces : PieceBoxesBack<Shape, Relation> {
     __syncwarp();
     if constexpr (kPiece + 1 < Relation::num_pieces) make<kPiece + 1>(there, entry, fits, nullptr, nullptr);
   }
-  __device__ void make_all(i64 num_entries, const PieceOf<Shape>& first_piece, const Cells& ahead) {
+  // Dispatch may have been told.
+  __device__ void make_all(i64 num_entries, const PieceOf<Shape>& first_piece, const Cells& ahead, bool told) {
     __syncthreads();  // what is kept of peers is there before dispatch begins
     const i64 room = call.max_sources * Shape::fanout;
     if (Shape::ragged && num_entries && threadIdx.x == 0 && shared.points > room)
@@ -163,7 +203,7 @@ struct Pieces : PieceBoxesBack<Shape, Relation> {
       make(there, entry, there && fits(entry, num_entries), known ? &first_piece : nullptr, known ? &ahead : nullptr);
     }
     // Dispatch begins when there are its boxes; what peers are told may take longer.
-    if (warp / kKinds < num_groups && kind >= 1 && kind < kBack) {
+    if (!told && warp / kKinds < num_groups && kind >= 1 && kind < kBack) {
       __syncwarp();
       if (lane == 0) {
         fence_gpu();
@@ -191,7 +231,10 @@ template <class Shape, class Relation>
 __device__ __forceinline__ void place_pieces(const Call& call) {
   __shared__ Numbers numbers;
   __shared__ typename Pieces<Shape, Relation>::Shared shared;
+  using Kind = Pieces<Shape, Relation>;
+  typename Kind::Begun begun;
   read_numbers(call, numbers);
+  Kind::begin(call, shared, begun);
   __syncthreads();
   let_next_start();
   if (numbers.aborted) {
@@ -202,8 +245,7 @@ __device__ __forceinline__ void place_pieces(const Call& call) {
       tell_planned(call, kMade);
     }
   } else {
-    Pieces<Shape, Relation>{{{call, shared, Relation{call}, numbers.epoch, int(numbers.use & 1),
-                               int(threadIdx.x / kWarp) % Pieces<Shape, Relation>::kKinds}}}.run();
+    Kind{{{call, shared, Relation{call}, numbers.epoch, int(numbers.use & 1), int(threadIdx.x / kWarp) % Kind::kKinds}}}.run(begun);
   }
   // The next kernel may be under way, but of these words it takes none.
   if (threadIdx.x == blockDim.x - 1) advance_numbers(call, numbers);
