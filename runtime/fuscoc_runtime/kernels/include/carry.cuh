@@ -12,7 +12,8 @@ constexpr u32 kCarried = 3;          // buffers of a warp,
 constexpr u32 kCarriedLines = 512;   // and lines that fit into one, wherever they lie modulo 128 bytes
 constexpr u32 kCarriedBytes = kCarriedLines * kLine + kBulkLine;
 constexpr u32 kCarriedItemLines = 2 * kCarriedLines;  // that such a warp takes at once
-constexpr u32 kUnderWay = 8 << 20;   // bytes of all CTAs: what queues up beyond that drains unevenly in the end
+constexpr u32 kUnderWay = 8 << 20;   // bytes of all CTAs: what queues up beyond that drains unevenly in the end,
+constexpr u32 kUnderWayBack = 6 << 20;  // the same where others copy what arrives meanwhile
 constexpr u32 kLate = 3;             // buffers that may still be on their way when those before are flagged,
 constexpr u32 kFlags = 8;            // and flags that are known: two buffers more may be brought
 
@@ -34,9 +35,9 @@ __device__ constexpr bool runs_fill_buffers() {
   return true;
 }
 // Warps that carry, of those that have buffers.
-__device__ __forceinline__ int num_carriers(int most) {
+__device__ __forceinline__ int num_carriers(int most, u32 under_way = kUnderWay) {
   const u32 bytes = gridDim.x * kCarried * kCarriedLines * kLine;
-  return min(int((kUnderWay + bytes - 1) / bytes), most);
+  return min(int((under_way + bytes - 1) / bytes), most);
 }
 
 struct CarrierWords {

@@ -192,7 +192,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     GiveBackWords<Shape>& all = words();
     const bool takes = !kTurns<Shape> || (taker() >= 0 && taker() < kBringers);
     // Where rows are carried, some warps do all that is read here, and the others take what arrives.
-    const bool gives = kCarries<Shape> ? warp < num_carriers(kCarriersBack<Shape>) : (kTurns<Shape> ? blockIdx.x : u32(warp)) % 2 == 0;
+    const bool gives = kCarries<Shape> ? warp < num_carriers(kCarriersBack<Shape>, kUnderWayBack) : (kTurns<Shape> ? blockIdx.x : u32(warp)) % 2 == 0;
     const auto counter = [&](bool here) {
       return (here ? call.state->next_finalise : call.state->next_reduce) + shared.parity;
     };
@@ -218,7 +218,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
       if (!takes) return;
     }
     if constexpr (kCarries<Shape>)
-      if (flags_all) return flags().run(num_carriers(kCarriersBack<Shape>));
+      if (flags_all) return flags().run(num_carriers(kCarriersBack<Shape>, kUnderWayBack));
     const Own* last = nullptr;
     const bool counts = num_cleared > 0 && (!kCovers<Shape> || __ldcg(&covered(call).edges) > 0);
     bool waits = counts;

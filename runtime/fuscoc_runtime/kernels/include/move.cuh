@@ -112,7 +112,6 @@ struct Move {
     const auto count = [&](u32 box) { return items_of(box); };
     const u32 num_items = shared.items.total();
     u32* const next = &call.state->next_send[epoch & 1];
-    const u32 refusing = __ldcg(&call.routing->refusing);
     const u32 places = num_boxes > 1 ? kPlacesOfList : 1, part = (num_items + places - 1) / places;
     u32 held = ~0u;
     while (turn < places * part) {
@@ -124,7 +123,7 @@ struct Move {
           if (number != held) keep_box(kept, boxes_forth<Shape>(call)[number], lane), held = number;
         const Own& box = kShares ? shared.box[number] : kept;
         const int field = int(number % Shape::num_fields), cell = cell_of(box, item), rank = box.rank + cell * box.rank_step;
-        if (!(refusing >> rank & 1))
+        if (!(call.routing->refusing >> rank & 1))
           copy(box, field, call.source[field] + box.from + cell * box.cell_from,
                call.window[rank] + call.rows_at[field] + box.to + cell * box.cell_to, box.num_cells == 1 ? item : item / box.num_cells);
       }
