@@ -6,15 +6,15 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted([*ROOT.glob("fuscoc/**/*.py"), *ROOT.glob("runtime/**/*.py")])
 COMPILER = [path for path in FILES if path.is_relative_to(ROOT / "fuscoc")]
 RUNTIME = [path for path in FILES if path.is_relative_to(ROOT / "runtime")]
+PASSES = sorted(ROOT.glob("fuscoc/passes/*.py"))
 HOUSE = ROOT / "runtime" / "fuscoc_runtime"
 # The only rooms of the compiler that may use the runtime: to execute artifacts, or for its words.
 EXECUTING = (
@@ -60,21 +60,40 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Imports and attributes, at any depth of the file."""
+    kept = ast.Import | ast.ImportFrom | ast.Attribute
+    return tuple(each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, kept))
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
     """Every module named by an import statement, at any depth of the file."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    found = set[str]()
+    for node in nodes(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{relative(path)}:{node.lineno}: imports are absolute"
-            yield node.module or ""
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(found)
+
+
+def attributes(path: Path) -> set[str]:
+    return {node.attr for node in nodes(path) if isinstance(node, ast.Attribute)}
+
+
+def among(paths: Iterable[Path], others: Iterable[str]) -> list[str]:
+    """Those of the files that import one of the packages."""
+    return [relative(path) for path in paths if imported_roots(path) & set(others)]
 
 
 def imported_roots(path: Path) -> set[str]:
     return {name.split(".")[0] for name in imports(path)}
 
 
+@cache
 def file_of(module: str) -> Path | None:
     """A module of the runtime; of a folder its ``__init__``."""
     place = HOUSE.parent.joinpath(*module.split("."))
@@ -85,7 +104,7 @@ def file_of(module: str) -> Path | None:
 def imported_files(path: Path) -> set[Path]:
     """The files of the runtime that a file names: what stands in a folder, not the folder."""
     found: set[Path | None] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {file_of(alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -97,13 +116,14 @@ def imported_files(path: Path) -> set[Path]:
 def test_there_is_something_to_check() -> None:
     assert len(COMPILER) > 15
     assert len(RUNTIME) > 15
+    assert len(PASSES) > 10
 
 
-@pytest.mark.parametrize("path", RUNTIME, ids=relative)
-def test_runtime_imports_no_compiler(path: Path) -> None:
-    assert not imported_roots(path) & {"fuscoc", "lark", "torch_mlir"}
+def test_runtime_imports_no_compiler() -> None:
+    assert among(RUNTIME, ("fuscoc", "lark", "torch_mlir")) == []
 
 
+@cache
 def room(path: Path) -> int:
     """Where in ``ROOMS`` the longest name of the file or of a folder around it stands."""
     inside = path.relative_to(HOUSE)
@@ -114,11 +134,15 @@ def room(path: Path) -> int:
     return found[0]
 
 
-@pytest.mark.parametrize("path", sorted(HOUSE.rglob("*.py")), ids=relative)
-def test_rooms_import_from_lower_ones(path: Path) -> None:
+def test_rooms_import_from_lower_ones() -> None:
     """Also inside of functions, and for types only."""
-    above = [other for other in imported_files(path) if room(other) > room(path)]
-    assert not above, f"{relative(path)} imports {', '.join(map(relative, above))}"
+    above = [
+        f"{relative(path)} imports {relative(other)}"
+        for path in HOUSE.rglob("*.py")
+        for other in imported_files(path)
+        if room(other) > room(path)
+    ]
+    assert above == []
 
 
 def test_rooms_are_of_files_that_are_there() -> None:
@@ -128,25 +152,30 @@ def test_rooms_are_of_files_that_are_there() -> None:
     assert not [name for name in names if not (HOUSE / name).exists()]
 
 
-@pytest.mark.parametrize("path", COMPILER, ids=relative)
-def test_compiler_needs_no_gpu_stack(path: Path) -> None:
-    if not relative(path).startswith(EXECUTING):
-        assert not imported_roots(path) & {"torch", "triton", "fuscoc_runtime"}
+def test_compiler_needs_no_gpu_stack() -> None:
+    others = [path for path in COMPILER if not relative(path).startswith(EXECUTING)]
+    assert among(others, ("torch", "triton", "fuscoc_runtime")) == []
 
 
-@pytest.mark.parametrize("path", COMPILER, ids=relative)
-def test_only_tests_test(path: Path) -> None:
-    if not relative(path).startswith(("fuscoc/testing/", "fuscoc/commands/testing.py")):
-        assert not [name for name in imports(path) if name.startswith("fuscoc.testing")]
+def test_only_tests_test() -> None:
+    testing = ("fuscoc/testing/", "fuscoc/commands/testing.py")
+    others = [path for path in COMPILER if not relative(path).startswith(testing)]
+    assert [
+        relative(path)
+        for path in others
+        if any(name.startswith("fuscoc.testing") for name in imports(path))
+    ] == []
 
 
-@pytest.mark.parametrize("path", RUNTIME, ids=relative)
-def test_nothing_is_unpickled(path: Path) -> None:
+def test_nothing_is_unpickled() -> None:
     """Neither by Python's own means nor by torch's, whose collectives of objects pickle them."""
-    assert not imported_roots(path) & {"pickle", "marshal", "shelve", "multiprocessing"}
-    nodes = ast.walk(ast.parse(path.read_text()))
-    named = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    assert not [name for name in named if name.endswith(("gather_object", "object_list"))]
+    assert among(RUNTIME, ("pickle", "marshal", "shelve", "multiprocessing")) == []
+    unpickle = ("gather_object", "object_list")
+    assert [
+        relative(path)
+        for path in RUNTIME
+        if any(name.endswith(unpickle) for name in attributes(path))
+    ] == []
 
 
 def test_one_file_imports_mlir() -> None:
@@ -154,22 +183,30 @@ def test_one_file_imports_mlir() -> None:
     assert importers == ["fuscoc/dialect/mlir.py"]
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("fuscoc/passes/*.py")), ids=relative)
-def test_passes_import_no_pass(path: Path) -> None:
-    assert not [name for name in imports(path) if name.startswith("fuscoc.passes")]
+def test_passes_import_no_pass() -> None:
+    assert [
+        relative(path)
+        for path in PASSES
+        if any(name.startswith("fuscoc.passes") for name in imports(path))
+    ] == []
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("fuscoc/passes/*.py")), ids=relative)
-def test_passes_know_no_application(path: Path) -> None:
-    words = set(re.findall(r"[a-z]+", path.read_text().lower()))
-    assert not words & {"expert", "experts", "token", "tokens", "topk", "moe", "patch", "patches"}
+def test_passes_know_no_application() -> None:
+    theirs = {"expert", "experts", "token", "tokens", "topk", "moe", "patch", "patches"}
+    words = {
+        relative(path): theirs & set(re.findall(r"[a-z]+", path.read_text().lower()))
+        for path in PASSES
+    }
+    assert {path: known for path, known in words.items() if known} == {}
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_long_files_say_why(path: Path) -> None:
-    lines = path.read_text().splitlines()
-    if len(lines) > MAX_LINES:
-        assert any("lines because" in line for line in lines[:10]), f"{len(lines)} lines"
+def test_long_files_say_why() -> None:
+    long = {path: path.read_text().splitlines() for path in FILES}
+    assert [
+        f"{relative(path)}: {len(lines)} lines"
+        for path, lines in long.items()
+        if len(lines) > MAX_LINES and not any("lines because" in line for line in lines[:10])
+    ] == []
 
 
 # What passes share with printers: how a row is cut, the cost models, and the walk over a relation.
@@ -180,11 +217,10 @@ SHARED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("fuscoc/passes/*.py")), ids=relative)
-def test_passes_read_no_printer(path: Path) -> None:
+def test_passes_read_no_printer() -> None:
     """Nor does anything that they import, and they do not ask the checked text."""
-    assert "fuscoc.lang.checked" not in imports(path)
-    found, left = set[Path](), [path]
+    assert [relative(path) for path in PASSES if "fuscoc.lang.checked" in imports(path)] == []
+    found, left = set[Path](), list(PASSES)
     while left:
         if (file := left.pop()) not in found:
             found.add(file)
@@ -230,9 +266,6 @@ def test_planner_and_engine_follow_the_program() -> None:
         path.relative_to(HOUSE).as_posix()
         for folder in ("plan", "engine", "face")
         for path in (HOUSE / folder).rglob("*.py")
-        if any(
-            isinstance(node, ast.Attribute) and node.attr == "declared"
-            for node in ast.walk(ast.parse(path.read_text()))
-        )
+        if "declared" in attributes(path)
     }
     assert readers == set(READS_DECLARED)

@@ -4,9 +4,20 @@
 #include <setjmp.h>
 #include <ucontext.h>
 
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
+
+// Of <cmath>, which takes a compiler longer than all the rest.
+extern "C" {
+double fma(double, double, double) noexcept;
+float fabsf(float) noexcept;
+float fmaf(float, float, float) noexcept;
+float fminf(float, float) noexcept;
+float fmaxf(float, float) noexcept;
+float frexpf(float, int*) noexcept;
+float ldexpf(float, int) noexcept;
+float nearbyintf(float) noexcept;
+}
 
 #define __device__
 #define __host__
@@ -222,18 +233,18 @@ namespace emulation {
 // f16, to nearest even.
 inline unsigned half_of(float x) {
   const unsigned sign = __float_as_uint(x) >> 31 << 15;
-  const float size = std::fabs(x);
+  const float size = fabsf(x);
   if (x != x) return 0x7fff;
   if (size >= 65520) return sign | 0x7c00;
-  if (size < 0x1p-14f) return sign | unsigned(std::nearbyint(std::ldexp(size, 24)));
+  if (size < 0x1p-14f) return sign | unsigned(nearbyintf(ldexpf(size, 24)));
   int exponent;
-  const float fraction = std::frexp(size, &exponent);
-  return sign | (((exponent + 14) << 10) + unsigned(std::nearbyint(std::ldexp(fraction, 11))) - 1024);
+  const float fraction = frexpf(size, &exponent);
+  return sign | (((exponent + 14) << 10) + unsigned(nearbyintf(ldexpf(fraction, 11))) - 1024);
 }
 inline float of_half(unsigned short word) {
   const int exponent = word >> 10 & 31, mantissa = word & 1023;
-  float size = exponent ? std::ldexp(float(1024 + mantissa), exponent - 25) : std::ldexp(float(mantissa), -24);
-  if (exponent == 31) size = mantissa ? NAN : INFINITY;
+  float size = exponent ? ldexpf(float(1024 + mantissa), exponent - 25) : ldexpf(float(mantissa), -24);
+  if (exponent == 31) size = mantissa ? __builtin_nanf("") : __builtin_inff();
   return word >> 15 ? -size : size;
 }
 
