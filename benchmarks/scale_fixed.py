@@ -195,7 +195,7 @@ def opened(folder: Path, num_ranks: int) -> tuple[NodeEngine, RailNode]:
         patch.object(rails, "Rails", FakedRails),
         patch.object(triton, "allocator", lambda _: window),
     ):
-        kernels = RailNode(artifact, shuffle, node, members, limits, None, may_drop=False)
+        kernels = RailNode(artifact, shuffle, node, members, limits, None)
     return NodeEngine(shuffle, members, kernels, "triton"), kernels
 
 

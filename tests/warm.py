@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from fuscoc_runtime.engine.node.answers import ADOPTED
 from fuscoc_runtime.engine.node.triton_program import INSIDE
 from fuscoc_runtime.kernels.loader import Kernel, launching, load_device_kernel, load_kernel
 from fuscoc_runtime.manifest.artifact import load_artifact
@@ -23,6 +24,8 @@ DEVICE_KERNELS = {
     ("refuse", "refuse"): ("call", "ticket", "columns", "blocks"),
     ("hop", "acknowledge"): ("call",),
     ("hop", "tell"): ("told", "place"),
+    ("answer", "announce"): ("call",),
+    ("answer", "adopt"): ("call", "ticket", *ADOPTED[1:]),
 }
 """Device functions that are kernels by themselves, and what they take."""
 

@@ -311,6 +311,7 @@ class _Printer:
             "given": "()",
             "relation": None,
         }
+        del constants["weighted"]  # a reply to these segments may be
         if is_strided(self.shuffle):
             constants["strided"] = True
         if self.shuffle.given_slots:

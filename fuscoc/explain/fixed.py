@@ -1,13 +1,13 @@
-"""What the Triton kernels of fixed capacity take of a rank: its window and, between nodes, slabs.
+"""What the Triton kernels of fixed capacity take of a rank: its window and, between nodes, slabs;
+and the same for the rows of a reply.
 
 Formulae of ``max_sources``, as ``segments``. Every part begins at a multiple of ``ALIGNMENT``.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from fuscoc.explain.facts import segment_bytes, target_slots
 from fuscoc.explain.formula import (
@@ -25,11 +25,11 @@ from fuscoc.lang.dtypes import ITEM_BYTES
 from fuscoc_runtime.engine.node.slabs import (
     COUNT_BYTES,
     HEADER_BYTES,
-    MAX_GROUP,
     POINT_BYTES,
     STEP,
     most_keys,
     num_columns,
+    places_step,
     room_for_places,
     table_bytes,
 )
@@ -61,17 +61,36 @@ def window(
     shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, segments: Formula
 ) -> tuple[Part, ...]:
     """What other ranks of the node store into, largest parts first; of a packed target."""
-    return tuple(_window(shuffle, node, topology, segments))
+    segments = _whole_rows(shuffle, segments)
+    ranks, nodes = topology.ranks_per_node, topology.num_nodes
+    known = {NODES.name: nodes, PER_NODE.name: ranks, RANKS.name: topology.num_ranks}
+    slots = with_values(target_slots(shuffle, segments), known)
+    parts = [*_window(shuffle, node, topology, segments, slots)]
+    if (reply := shuffle.reply) is not None and reply.node is not None:
+        answered = _answered(shuffle, node, topology, segments)
+        parts += _of_reply(_window(reply, reply.node, topology, answered, slots))
+    return tuple(parts)
 
 
 def slabs(
     shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, segments: Formula
 ) -> tuple[Part, ...]:
     """What travels between nodes, at both ends of both directions; nothing inside one."""
-    nodes = topology.num_nodes
-    if nodes == 1:
+    if topology.num_nodes == 1:
         return ()
-    places, target = _places(node, segments), shuffle.program.buffers["target"]
+    segments = _whole_rows(shuffle, segments)
+    parts = [*_slabs(shuffle, node, topology, segments)]
+    if (reply := shuffle.reply) is not None and reply.node is not None:
+        answered = _answered(shuffle, node, topology, segments)
+        parts += _of_reply(_slabs(reply, reply.node, topology, answered))
+    return tuple(parts)
+
+
+def _slabs(
+    shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, segments: Formula
+) -> tuple[Part, ...]:
+    nodes, target = topology.num_nodes, shuffle.program.buffers["target"]
+    places = _places(shuffle, node, segments)
     # Before each point, of its key and, for a compact target, of its rank; then tile by tile.
     per_point = COUNT_BYTES * shuffle.program.fanout
     counted = [product(places, per_point)] * (1 + shuffle.program.is_compact)
@@ -100,13 +119,32 @@ def total(parts: tuple[Part, ...]) -> Formula:
     return _sum(*(each.taken for each in parts))
 
 
-def _window(
+def _whole_rows(shuffle: ShuffleSpec, segments: Formula) -> Formula:
+    """Segments of which a reply answers so many by a row, up to the last of these."""
+    answered = shuffle.segments_answered
+    if answered == 1:
+        return segments
+    return product(answered, arithmetic("cdiv", segments, answered))
+
+
+def _answered(
     shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, segments: Formula
+) -> Formula:
+    """Rows of a reply that there is room for."""
+    asked = segments if topology.num_nodes == 1 else _places(shuffle, node, segments)
+    answered = shuffle.segments_answered
+    return asked if answered == 1 else arithmetic("/", asked, answered)
+
+
+def _of_reply(parts: Iterable[Part]) -> list[Part]:
+    return [replace(each, name=f"{each.name} of the reply") for each in parts]
+
+
+def _window(
+    shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, segments: Formula, slots: Formula
 ) -> Iterator[Part]:
     ranks, nodes, program = topology.ranks_per_node, topology.num_nodes, shuffle.program
-    known = {NODES.name: nodes, PER_NODE.name: ranks, RANKS.name: topology.num_ranks}
-    slots = with_values(target_slots(shuffle, segments), known)
-    taken_on = segments if nodes == 1 else product(nodes, _places(node, segments))
+    taken_on = segments if nodes == 1 else product(nodes, _places(shuffle, node, segments))
     sources = product(ranks, taken_on)
     num_rows = least(slots, sources) if program.is_compact else slots
     for each in program.buffers["target"]:
@@ -118,7 +156,7 @@ def _window(
         use = f"sums of another rank for every segment, {node.partial_bytes:,} bytes"
         staged: Formula = segments
         if nodes > 1:
-            places = _places(node, segments)
+            places = _places(shuffle, node, segments)
             others = product(nodes - 1, _staged_places(places, ranks, nodes, node.partial_bytes))
             staged = arithmetic("+", places, others)
         yield Part("staging", use, product(ranks - 1, node.partial_bytes, staged))
@@ -141,9 +179,9 @@ def _window(
     yield Part("flags", "begun and refused combines", ranks * 8, kinds * ENTRIES)
 
 
-def _places(node: NodeSpec, segments: Formula) -> Formula:
-    """Places of a slab for so many segments: no program plans those of two nodes."""
-    step = math.lcm(node.tile_sources, MAX_GROUP)
+def _places(shuffle: ShuffleSpec, node: NodeSpec, segments: Formula) -> Formula:
+    """Places of a slab for so many segments."""
+    step = places_step(shuffle, node)
     return product(step, arithmetic("cdiv", segments, step))
 
 

@@ -201,7 +201,13 @@ def test_what_replies_leave_to_the_general_engine() -> None:
     assert choose_triton(plain, NODE, 8) == choose_exact(plain, NODE, HOPPER, False, None)
     assert choose_triton(compact, NODE, 8) == compact.node
     assert "compact" in str(choose_exact(compact, NODE, HOPPER, False, None))
-    assert "it has a reply" in str(choose_triton(plain, Topology(2, 4), 8))
+    topology = Topology(2, 4)
+    assert choose_triton(plain, topology, 8) == plain.node
+    assert "a reply" in str(choose_exact(plain, topology, HOPPER, False, None))
+    # Slabs of 12-byte queries would not be too large, those of their answers are.
+    wide = artifact(QUERIES.replace("ALIGN", "").replace("y : f32[2]", "y : f32[2000]")).shuffle()
+    assert choose_triton(wide, topology, 8000) == wide.node
+    assert "more than" in str(choose_triton(wide, topology, 10_000))
 
 
 def test_given_slots_between_nodes_have_a_fixed_capacity_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -24,11 +25,17 @@ from fuscoc_runtime.engine.node.triton_memory import TritonMemory
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
 from fuscoc_runtime.engine.sizes import worst_capacity
 from fuscoc_runtime.face.choice import choose_triton
+from fuscoc_runtime.manifest.artifact import Artifact
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
+from tests.engine.test_replies import QUERIES
 
 CPU = torch.device("cpu")
 MOE = Path(__file__).parents[2] / "examples" / "moe.fsc"
+BAGS = MOE.with_name("embedding.fsc").read_text()
+for large, small in (("rows = 1_048_576", "rows = 480"), ("bag = 32", "bag = 3"), ("256", "96")):
+    BAGS = BAGS.replace(large, small)
 TEXTS = (
     specs.routed("bf16", keys=96),
     specs.routed("f16", keys=96, topk=5, align=1, reduce="max", placement="cyclic"),
@@ -36,6 +43,9 @@ TEXTS = (
     specs.routed("f32", keys=96, topk=5, capacity="distinct"),
     specs.routed("f32", keys=96, align=1, placement="cyclic", capacity="distinct"),
     specs.FIELDS,
+    QUERIES.replace("ALIGN", ""),
+    QUERIES.replace("ALIGN", "compact"),
+    BAGS,
 )
 TOPOLOGIES = ("1x1", "1x8", "2x1", "2x2", "3x4", "4x8")
 
@@ -44,17 +54,32 @@ def allocated(text: str, topology: Topology, max_sources: int) -> tuple[int, int
     """Bytes of the window of rank 0, and of its slabs."""
     opened = specs.artifact(text)
     [shuffle] = opened.manifest.shuffles
-    node, store = choose_triton(shuffle, topology, max_sources), HashStore()
-    assert not isinstance(node, str), node
+    store, answered = HashStore(), shuffle.segments_answered
     alive = Liveness(store, 0, [this_process()])
     members = Membership(0, topology, None, CPU, store, alive, 60.0)
-    sources, slab_bytes = max_sources, 0
+    most = -(-max_sources // answered) * answered  # for whole rows of a reply
+    capacity = worst_capacity(shuffle, topology.num_ranks, most)
+    found = _allocated(opened, shuffle, members, Limits(most, capacity))
+    if shuffle.reply is None:
+        return found
+    assert shuffle.node is not None
     if topology.num_nodes > 1:
-        sources = topology.num_nodes * num_places(node, max_sources)
-        slab_bytes = new_slab_memory(shuffle, node, topology, max_sources, CPU).num_bytes
-    capacity = worst_capacity(shuffle, topology.num_ranks, max_sources)
+        most = num_places(shuffle, shuffle.node, most)
+    others = _allocated(opened, shuffle.reply, members, Limits(most // answered, capacity))
+    return found[0] + others[0], found[1] + others[1]
+
+
+def _allocated(
+    opened: Artifact, shuffle: ShuffleSpec, members: Membership, limits: Limits
+) -> tuple[int, int]:
+    topology, most = members.topology, limits.max_sources
+    node = choose_triton(shuffle, topology, most)
+    assert not isinstance(node, str), node
+    slab_bytes = 0
+    if topology.num_nodes > 1:
+        slab_bytes = new_slab_memory(shuffle, node, topology, most, CPU).num_bytes
+        limits = replace(limits, max_sources=topology.num_nodes * num_places(shuffle, node, most))
     program = TritonProgram(opened, shuffle, node, members)
-    limits = Limits(sources, capacity)
     taken = []
 
     def allocate(num_bytes: int) -> Window:

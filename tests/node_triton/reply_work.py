@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -16,7 +17,7 @@ from fuscoc_runtime.face.shuffle import Shuffle
 from tests.node_exact.rank_work import open_shuffle as open_exact
 from tests.node_triton.rank_work import open_shuffle, said_by
 
-ROWS, WIDTH, BAG, PARTS = 24, 4, 3, 8
+ROWS, WIDTH, BAG, PARTS = 24, 4, 4, 8
 SIZES = {"rows": ROWS, "width": WIDTH, "bag": BAG, "parts": PARTS}
 
 
@@ -75,8 +76,10 @@ def _rows(shuffle: Shuffle, table: Tensor, ids: Tensor, handle: Any) -> Tensor:
     return table[asked.clamp(0, ROWS - 1)]
 
 
-def fixed(group: Any, artifact: str, sizes: Sequence[Sequence[int]], most: int) -> None:
-    with open_shuffle(group, artifact, max_sources=most) as shuffle:
+def fixed(
+    group: Any, artifact: str, sizes: Sequence[Sequence[int]], most: int, **options: Any
+) -> None:
+    with open_shuffle(group, artifact, max_sources=most, **options) as shuffle:
         batches(group, shuffle, sizes)
 
 
@@ -92,14 +95,13 @@ def left_out(group: Any, artifact: str) -> None:
         assert shuffle.memory().window_bytes > 0
 
 
-def questions(group: Any, artifact: str, is_fixed: bool) -> None:
+def questions(group: Any, artifact: str, is_fixed: bool, **options: Any) -> None:
     """Answers of two fields to queries that go to two places: gradients of what was sent, as of the
     same in one process, where every place answers alike."""
-    opened = (
-        open_shuffle(group, artifact, max_sources=5) if is_fixed else open_exact(group, artifact)
-    )
+    open_it = partial(open_shuffle, max_sources=5, **options) if is_fixed else open_exact
+    opened = open_it(group, artifact)
     with opened as shuffle:
-        for number, size in enumerate((3, 0, 4) if shuffle.rank else (2, 5, 1)):
+        for number, size in enumerate((3, 0, 4) if shuffle.rank % 2 else (2, 5, 1)):
             random = torch.Generator().manual_seed(10 * number + shuffle.rank)
             parts = torch.randint(-1, 8, (size, 2), generator=random)
             ours = torch.randn(size, 3, generator=random).requires_grad_()
@@ -131,7 +133,7 @@ def mistakes(group: Any, artifact: str) -> list[str]:
     table = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(2))
     rank, said = shuffle.rank, []
     ids, weights, _ = draw(1, rank, 3)
-    ids[0] = torch.tensor([1, -1, 7])
+    ids[0] = torch.tensor([1, -1, 7, -1])
     elsewhere = (ids < ROWS // 2).all(1)
     assert elsewhere.tolist() != [True] * 3
 

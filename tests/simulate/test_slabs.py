@@ -75,7 +75,7 @@ def test_slabs_are_as_large_as_the_runtime_s(tokens: int) -> None:
     assert shuffle.node is not None
     counts = counted(made(FIXED), Topology(2, 2), tokens, 0)
     node, most = shuffle.node, int(counts.sources.max())
-    rounded = num_places(node, most)
+    rounded = num_places(shuffle, node, most)
     parts, there = lay_out_slab(shuffle, node, Topology(2, 2), rounded)
     there -= parts["rows"][0] - parts["counts"][0]
     forth, back = slab_bytes(made(FIXED).program, counts)

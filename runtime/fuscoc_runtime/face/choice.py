@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuscoc_runtime.engine.node.slabs import MOST_SENT, lay_out_slab
+from fuscoc_runtime.engine.node.slabs import MOST_SENT, lay_out_slab, num_places
 from fuscoc_runtime.engine.node.state import MAX_RANKS, SLOT_BITS
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
 from fuscoc_runtime.topology import Topology
@@ -102,6 +102,8 @@ def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
         return "between nodes its policy wants a plan of all ranks' traffic"
     if target.kind == "dense":
         return "between nodes who has given a slot would learn too late that it is none"
+    if shuffle.reply is not None:
+        return "between nodes a reply goes by what a dispatch of fixed capacity leaves"
     if target.capacity is not None:
         return "between nodes no rank knows whether one of another has more than its capacity"
     return (
@@ -125,8 +127,6 @@ def _between_nodes(shuffle: ShuffleSpec, node: NodeSpec, topology: Topology) -> 
     target = shuffle.program.target
     if node.pieces is not None:
         return "its slots follow from pieces, which are planned inside one node only"
-    if shuffle.reply is not None:
-        return "it has a reply, whose kernels of a fixed capacity work inside one node only"
     if target.kind == "packed" and target.num_keys >> SLOT_BITS:
         return f"it has {target.num_keys} keys, and a slab counts {(1 << SLOT_BITS) - 1}"
     if topology.ranks_per_node > MAX_RANKS:
@@ -149,6 +149,10 @@ def _beyond_slabs(
             f"room for {max_sources} segments a rank would send {sent} bytes to other nodes in "
             f"every call, more than {most}"
         )
+    if (reply := shuffle.reply) is not None:
+        assert reply.node is not None, "kernels are there for both or none"
+        answers = num_places(shuffle, node, max_sources) // shuffle.segments_answered
+        return _beyond_slabs(reply, reply.node, topology, answers, most)
     return None
 
 

@@ -16,7 +16,7 @@ from fuscoc_runtime.ccompiler import BuildError
 from fuscoc_runtime.comm.group import Membership, alone, find_members, join, patience
 from fuscoc_runtime.engine.bounds import check_bounds_of_all
 from fuscoc_runtime.engine.into import Into
-from fuscoc_runtime.engine.node.answers import AnsweringNode
+from fuscoc_runtime.engine.node.answers import AnsweringNode, AnsweringRailNode
 from fuscoc_runtime.engine.node.cuda import cuda_node
 from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
 from fuscoc_runtime.engine.node.exact import ExactNode
@@ -28,7 +28,6 @@ from fuscoc_runtime.engine.node.state import Limits, NodeKernels
 from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.node.triton_pieces import triton_node
 from fuscoc_runtime.engine.process import ProcessEngine
-from fuscoc_runtime.engine.sizes import worst_capacity
 from fuscoc_runtime.errors import BackendError, ClosedError, OptionError, PreparationError
 from fuscoc_runtime.face.choice import (
     Gpu,
@@ -157,8 +156,7 @@ def _fixed_engine(
         if isinstance(kernels, CudaVariant):
             node, backend = cuda_node(artifact, shuffle, kernels, *rest), "cuda"
         elif members.topology.num_nodes > 1:
-            may_drop = _may_drop(shuffle, members.topology.num_ranks, limits)
-            node = RailNode(artifact, shuffle, kernels, *rest, may_drop)
+            node = RailNode(artifact, shuffle, kernels, *rest)
         else:
             node = triton_node(artifact, shuffle, kernels, *rest)
         ragged = ragged_evaluator(artifact, shuffle, node)
@@ -167,17 +165,10 @@ def _fixed_engine(
         assert isinstance(node, TritonNode)
         beside = _answering(members)
         with current_device(device):
-            answering = AnsweringNode(artifact, node, beside, rest[2])
+            make = AnsweringRailNode if isinstance(node, RailNode) else AnsweringNode
+            answering = make(artifact, node, beside, rest[2])
         NodeEngine(shuffle.reply, beside, answering, backend, asks=engine)
     return engine
-
-
-def _may_drop(shuffle: ShuffleSpec, num_ranks: int, limits: Limits) -> bool:
-    """Whether a point may find no slot: a given one may be none, or another's; others may be too
-    few."""
-    if shuffle.program.target.kind == "dense":
-        return True
-    return limits.capacity < worst_capacity(shuffle, num_ranks, limits.max_sources)
 
 
 def _exact_engine(

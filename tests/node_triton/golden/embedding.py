@@ -347,7 +347,6 @@ def embedding_node_pack(
         fanout=1,
         lanes=1,
         parts=1,
-        weighted=False,
         tile=(256, 1),
         tiles=1,
         compact=False,

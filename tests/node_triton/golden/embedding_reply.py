@@ -254,7 +254,6 @@ def embedding_reply_node_pack(
         fanout=32,
         lanes=32,
         parts=1,
-        weighted=True,
         tile=(4, 32),
         tiles=1,
         compact=False,

@@ -250,7 +250,6 @@ def moe_node_pack(
         fanout=8,
         lanes=8,
         parts=1,
-        weighted=True,
         tile=(16, 8),
         tiles=1,
         compact=False,

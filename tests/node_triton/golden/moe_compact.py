@@ -249,7 +249,6 @@ def moe_compact_node_pack(
         fanout=8,
         lanes=8,
         parts=1,
-        weighted=True,
         tile=(16, 8),
         tiles=1,
         compact=True,

@@ -241,7 +241,6 @@ def moe_node_pack(
         fanout=2,
         lanes=2,
         parts=1,
-        weighted=True,
         tile=(64, 2),
         tiles=1,
         compact=False,

@@ -261,7 +261,6 @@ def moe_replicated_node_pack(
         fanout=8,
         lanes=8,
         parts=1,
-        weighted=True,
         tile=(16, 8),
         tiles=1,
         compact=False,

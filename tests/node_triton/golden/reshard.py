@@ -269,7 +269,6 @@ def reshard_node_pack(
         fanout=1,
         lanes=1,
         parts=1,
-        weighted=False,
         tile=(128, 1),
         tiles=1,
         compact=False,

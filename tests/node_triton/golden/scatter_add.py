@@ -261,7 +261,6 @@ def scatter_add_node_pack(
         fanout=1,
         lanes=1,
         parts=1,
-        weighted=False,
         tile=(128, 1),
         tiles=1,
         compact=False,

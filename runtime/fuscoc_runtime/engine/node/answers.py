@@ -1,8 +1,11 @@
-"""The Triton kernels of a reply inside one node: what a dispatch has planned, for other rows.
+"""The Triton kernels of a reply: what a dispatch has planned, for other rows.
 
-They share state, page and handles' turns with the dispatch, whose slot codes theirs are. Its list
-of commands ends with one that tells peers what a combine needs, and gradients of what comes back
-are a dispatch like any other, which plans.
+They share state, page and handles' turns with the dispatch, whose slot codes theirs are; between
+nodes rails, too. Its list of commands ends with one that tells peers what a combine needs, and
+gradients of what comes back are a dispatch like any other, which plans.
+
+Between nodes both ways take on the same segments: their slabs have places for as many. Weights that
+have come with what was asked are those of the reply.
 """
 
 from __future__ import annotations
@@ -13,13 +16,17 @@ from dataclasses import replace
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.engine.node.exact import telling_programs
+from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.rings import HandleRings, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Programs
+from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.kernels.commands import Command, Launch, carry_out
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
+from fuscoc_runtime.manifest.schema import ShuffleSpec
 
 SHARED = ("codes", "key_counts", "key_starts")
 """Of the memory of a handle, what is that of the dispatch."""
@@ -41,7 +48,7 @@ class AnsweringNode(TritonNode):
         assert reply is not None
         assert reply.node is not None, "kernels are there for both or none"
         self._asks, self._share = asks, asks.shuffle.segments_answered
-        most = asks.limits.max_sources // self._share
+        most = asks.places // self._share
         limits = replace(asks.limits, max_sources=most)
         super().__init__(artifact, reply, reply.node, members, limits, num_sms)
         self._announce = self._program.load("answer", "announce", ("reply.call",))
@@ -73,6 +80,9 @@ class AnsweringNode(TritonNode):
         asked.reply = replace(
             asked, num_sources=asked.num_sources // self._share, codes=buffers["codes"],
             routing=buffers["routing"], weights=weights,
+            sent=None if asked.sent is None else replace(
+                asked.sent, num_sources=asked.sent.num_sources // self._share
+            ),
         )  # fmt: skip
 
     def announce(self, entry: RingEntry) -> None:
@@ -82,6 +92,14 @@ class AnsweringNode(TritonNode):
     def refuse(self, entry: RingEntry) -> None:
         """Behind that."""
         carry_out([Launch(self._adopt, "reply.programs")], self._refused(entry))
+
+    @property
+    def is_out_of_step(self) -> bool:
+        return self._asks.is_out_of_step
+
+    @is_out_of_step.setter
+    def is_out_of_step(self, is_so: bool) -> None:
+        self._asks.is_out_of_step = is_so
 
     @property
     def private_bytes(self) -> int:
@@ -112,3 +130,21 @@ class AnsweringNode(TritonNode):
     def _new_buffers(self, index: int) -> dict[str, Tensor]:
         buffers, theirs = super()._new_buffers(index), self._asks.buffers_of(index)
         return buffers | {name: theirs[name].view(buffers[name].shape) for name in SHARED}
+
+
+class AnsweringRailNode(AnsweringNode, RailNode):
+    """The same between nodes. A rank that refuses a dispatch takes on segments of others all the
+    same, so the commands of its reply are those of any dispatch."""
+
+    _asks: RailNode
+
+    def adopting(self, index: int, num_sources: int) -> dict[str, int]:
+        """See `AnsweringNode.adopting`; weights have come with what was taken on."""
+        come = self._asks.buffers_of(index)["weights"]
+        return {**super().adopting(index, num_sources), "reply.weights": address(come)}
+
+    def _new_rails(self, members: Membership) -> Rails:
+        return self._asks.rails
+
+    def _may_drop(self, shuffle: ShuffleSpec, limits: Limits) -> bool:
+        return self._asks.may_drop

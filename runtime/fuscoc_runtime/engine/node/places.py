@@ -37,7 +37,7 @@ class Places:
     def size_of(self, num_sources: int) -> int:
         """Enough for so many, and at most an eighth more than a power of two below asks for."""
         step = max(1, (1 << max(0, num_sources.bit_length() - 1)) // STEPS)
-        return num_places(self._given[1], -(-num_sources // step) * step)
+        return num_places(*self._given[:2], -(-num_sources // step) * step)
 
     def next(self, places: int, num_sources: int) -> int:
         """What follows a dispatch that had so many ``places``, and needed those for so many."""

@@ -194,7 +194,7 @@ class RailCalls:
         weights = address(work.buffers["weights"])
         self._carry_out(commands, table, {
             **self._numbers_forth,
-            "own_weights": weights,  # where none are given: unread
+            "own_weights": 0,  # where none are given
             **given,
             **{name: address(column) for name, column in (*work.own.items(), *columns)},
             **program.points(call.num_sources),

@@ -41,6 +41,7 @@ from fuscoc_runtime.engine.node.triton_memory import (
     new_scratch,
 )
 from fuscoc_runtime.engine.node.triton_program import COMBINED
+from fuscoc_runtime.engine.sizes import worst_capacity
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.kernels.commands import Command, CommandList, Launch, Numbers, Turn
 from fuscoc_runtime.kernels.loader import address
@@ -53,6 +54,8 @@ class RailNode(TritonNode):
     ``limits`` are those of a rank."""
 
     rails: Rails
+    may_drop: bool
+    """Whether points may find no slot where they go, so that their ranks have to be told."""
 
     def __init__(
         self,
@@ -62,20 +65,18 @@ class RailNode(TritonNode):
         members: Membership,
         limits: Limits,
         num_sms: int | None,
-        may_drop: bool,
     ) -> None:
-        """``may_drop``: whether points may find no slot where they go, so that their ranks have to
-        be told."""
         topology = members.topology
-        self._num_nodes, self._may_drop = topology.num_nodes, may_drop
-        self._stride = num_places(node, limits.max_sources)
+        self._num_nodes = topology.num_nodes
+        self._stride = num_places(shuffle, node, limits.max_sources)
         self._taken_on = replace(limits, max_sources=self._num_nodes * self._stride)
-        self.rails = Rails(members)
+        self.rails = self._new_rails(members)
         self._members = members
         given = shuffle, node, topology, limits.max_sources
         memory = new_slab_memory(*given, members.device)
         self._slabs = Slabs(*given, memory, members.is_one_host)
         self._no_source = [torch.empty(0)] * len(shuffle.program.read)
+        self.may_drop = self._may_drop(shuffle, limits)
         super().__init__(artifact, shuffle, node, members, limits, num_sms)
 
     def prepared(self, extents: Sequence[int], num_sources: int, num_slots: int = 0) -> Prepared:
@@ -92,7 +93,11 @@ class RailNode(TritonNode):
         }
         varied = ["ticket", "own_weights", "begun", *program.read]
         varied += [f"input.{name}" for name in program.inputs]
-        numbers = [lasting | alike for lasting in self._lasting]
+        answered = self._taken_on.max_sources
+        numbers = [
+            {**lasting, **alike, **self._answering(index, answered)}
+            for index, lasting in enumerate(self._lasting)
+        ]
         return Prepared(self._forth.names, numbers, varied)
 
     def start(
@@ -126,7 +131,7 @@ class RailNode(TritonNode):
             buffers["key_counts"],
             buffers["key_starts"],
             buffers["routing"],
-            None if weights is None else buffers["weights"],
+            None if weights is None or self._reply is not None else buffers["weights"],
             self._row_index(entry),
             self._claims(entry),
             num_slots,
@@ -135,6 +140,8 @@ class RailNode(TritonNode):
         )
         if launched.row_index is not None:  # before the peers know that this rank joins the call
             launched.row_index.fill_(-1)
+        if self._reply is not None:
+            self._reply.adopt(launched, None if weights is None else buffers["weights"])
         self._submit(self._forth, numbers, stream, turn)
         return launched
 
@@ -175,6 +182,7 @@ class RailNode(TritonNode):
         values = {
             **dict.fromkeys(self._forth.names, 0),
             **self._lasting[entry.index],
+            **self._answering(entry.index, self._taken_on.max_sources),
             **self._program.placement,
             **self._program.fields_left(self._no_source),
             **packing(self._program, self._programs, self._stride, 0),
@@ -185,7 +193,8 @@ class RailNode(TritonNode):
         if index is not None:
             index.fill_(-1)
         self._submit(self._forth, self._forth.numbers(values))
-        self.is_out_of_step = self._program.combines and self._someone_joined()
+        combines = self._program.combines or self._reply is not None
+        self.is_out_of_step = combines and self._someone_joined()
         return entry
 
     def refuse_combine(self, handle: Launched) -> None:
@@ -213,6 +222,10 @@ class RailNode(TritonNode):
         return PointExchange(self._program, self.rails, tell, self._stride)
 
     @property
+    def places(self) -> int:
+        return self._stride
+
+    @property
     def num_rounds(self) -> int:
         """Rounds in which rows cross the network."""
         return len(self._slabs.rounds)
@@ -238,12 +251,12 @@ class RailNode(TritonNode):
         staged = self._memory.staged_places
         self._commands = RailCommands(program, self.rails, self._slabs, staged)
         commands = self._commands.forth()
-        if self._may_drop:
+        if self.may_drop:
             acknowledge = program.load("hop", "acknowledge", ("call",))
             receipts = self.rails.between(memory.receipts_out, memory.receipts)
             commands.append(self.rails.command(receipts, is_told=True))
             commands.append(Launch(acknowledge, "one"))
-        return commands
+        return commands if self._reply is None else self._reply.around(commands)
 
     def _commands_back(self) -> list[Command]:
         """A combine."""
@@ -272,7 +285,9 @@ class RailNode(TritonNode):
         """Whether any rank has joined the dispatch, which is the latest one."""
         num_ranks, columns = self._members.topology.num_ranks, self._program.num_columns
         counts = self._memory.part("counts", torch.int32, 2 * num_ranks * (columns + 1))
-        parity = int(self.state[PLAN_EPOCH]) & 1
+        # Behind it that of its reply has ended, without counts.
+        planned = int(self.state[PLAN_EPOCH]) - (self._reply is not None)
+        parity = planned & 1
         return bool((counts.view(2, num_ranks, columns + 1)[parity, :, columns] >= 0).any())
 
     def _next_entry(self) -> RingEntry:
@@ -296,6 +311,17 @@ class RailNode(TritonNode):
         self._own_ranks = [own["rank"].view(-1, fanout) for own in self._own]
         return super()._allocate_segments()
 
+    def _new_rails(self, members: Membership) -> Rails:
+        return Rails(members)
+
+    def _may_drop(self, shuffle: ShuffleSpec, limits: Limits) -> bool:
+        """Whether a point may find no slot: a given one may be none, or another's; others may be
+        too few."""
+        if shuffle.program.target.kind == "dense":
+            return True
+        num_ranks = self._members.topology.num_ranks
+        return limits.capacity < worst_capacity(shuffle, num_ranks, limits.max_sources)
+
     def _new_memory(self, allocate: Allocate) -> TritonMemory:
         return TritonMemory(self._program, self._taken_on, allocate, self.limits.num_entries)
 
@@ -313,6 +339,6 @@ class RailNode(TritonNode):
         own = {
             "own_ranks": address(points["rank"]),
             "own_keys": address(points[self._program.place]),
-            "receipts_travel": int(self._may_drop),
+            "receipts_travel": int(self.may_drop),
         }
         return super()._words(index) | own | rail_words(self._program, self.rails, self._slabs)

@@ -47,9 +47,20 @@ those of all places are more, half of them come in a second turn: until then pee
 other once more, some microseconds, which is little beside what so many rows take."""
 
 
-def num_places(node: NodeSpec, max_sources: int) -> int:
-    """Source segments of a rank, and more, so that no program plans those of two nodes."""
+def places_step(shuffle: ShuffleSpec, node: NodeSpec) -> int:
+    """What places are a multiple of, so that no program plans those of two nodes; nor of a reply,
+    which has a place for all that a row of it answers."""
     step = math.lcm(node.tile_sources, MAX_GROUP)
+    if shuffle.reply is None:
+        return step
+    assert shuffle.reply.node is not None, "kernels are there for both or none"
+    of_reply = places_step(shuffle.reply, shuffle.reply.node)
+    return math.lcm(step, shuffle.segments_answered * of_reply)
+
+
+def num_places(shuffle: ShuffleSpec, node: NodeSpec, max_sources: int) -> int:
+    """Source segments of a rank, and more; see `places_step`."""
+    step = places_step(shuffle, node)
     return -(-max(1, max_sources) // step) * step
 
 
@@ -84,7 +95,7 @@ def lay_out_slab(
     shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, max_sources: int
 ) -> tuple[dict[str, list[int]], int]:
     """Offsets of the parts of a slab of a dispatch, and its bytes."""
-    places = num_places(node, max_sources)
+    places = num_places(shuffle, node, max_sources)
     points, compact = places * shuffle.program.fanout, shuffle.program.is_compact
     counted = points * (shuffle.program.target.kind == "packed")
     counts = places // node.tile_sources * num_columns(shuffle, topology)
@@ -119,9 +130,11 @@ def room_for_places(num_ranks: int, num_nodes: int, partial_bytes: int) -> int:
     return STAGING_BYTES // of_a_place // STEP * STEP
 
 
-def lay_out_back(node: NodeSpec, max_sources: int) -> tuple[dict[str, list[int]], int]:
+def lay_out_back(
+    shuffle: ShuffleSpec, node: NodeSpec, max_sources: int
+) -> tuple[dict[str, list[int]], int]:
     """The same of a slab of a combine."""
-    places = num_places(node, max_sources)
+    places = num_places(shuffle, node, max_sources)
     rows = [places * node.partial_bytes]
     return lay_out({"header": [HEADER_BYTES], "flags": [places * 4], "rows": rows})
 
@@ -170,7 +183,7 @@ def new_slab_memory(
     """Room for so many source segments of a rank."""
     num_nodes = topology.num_nodes
     _, nbytes = lay_out_slab(shuffle, node, topology, max_sources)
-    _, back_bytes = lay_out_back(node, max_sources)
+    _, back_bytes = lay_out_back(shuffle, node, max_sources)
 
     def new(nbytes: int) -> Tensor:
         return torch.zeros(num_nodes, nbytes, dtype=torch.uint8, device=device)
@@ -203,8 +216,8 @@ class Slabs:
         """``is_one_host``: whether all nodes are of one."""
         self.memory = memory
         forth, self._forth_bytes = lay_out_slab(shuffle, node, topology, max_sources)
-        back, self._back_bytes = lay_out_back(node, max_sources)
-        places = num_places(node, max_sources)
+        back, self._back_bytes = lay_out_back(shuffle, node, max_sources)
+        places = num_places(shuffle, node, max_sources)
         fields = shuffle.program.buffers["target"]
         row_bytes = [field.num_elems * TORCH_DTYPES[field.dtype].itemsize for field in fields]
         self.rounds = [range(places)]

@@ -162,12 +162,9 @@ class TritonNode:
         varied += self.shuffle.program.read
         varied += [f"input.{name}" for name in self.shuffle.program.inputs]
         numbers = [
-            {**lasting, **alike, "call": table.data_ptr()}
-            for lasting, table in zip(self._lasting, self._tables, strict=True)
+            {**lasting, **alike, "call": table.data_ptr(), **self._answering(index, num_sources)}
+            for index, (lasting, table) in enumerate(zip(self._lasting, self._tables, strict=True))
         ]
-        if self._reply is not None:
-            for index, each in enumerate(numbers):
-                each |= self._reply.adopting(index, num_sources)
         return Prepared(self._forth.names, numbers, varied)
 
     def start(
@@ -311,6 +308,10 @@ class TritonNode:
             **dict.fromkeys(RAGGED_TABLES, 0),
         }
 
+    def _answering(self, index: int, num_sources: int) -> dict[str, int]:
+        """What the commands of a reply are given of so many segments."""
+        return {} if self._reply is None else self._reply.adopting(index, num_sources)
+
     def _evaluate_ragged(
         self, values: dict[str, int], sizes: RaggedSizes, columns: Iterable[torch.Tensor]
     ) -> None:
@@ -326,6 +327,11 @@ class TritonNode:
     def _next_entry(self) -> RingEntry:
         is_captured = not self._interpreted and torch.cuda.is_current_stream_capturing()
         return self.rings.next(is_captured)
+
+    @property
+    def places(self) -> int:
+        """Source segments of a rank that tables have room for."""
+        return self.limits.max_sources
 
     @property
     def window_bytes(self) -> int:

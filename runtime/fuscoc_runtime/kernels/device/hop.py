@@ -22,9 +22,9 @@ TOP = tl.constexpr(-(2**31))  # the bit of a number that calls do not reach
 def pack(
     call, num_sources, says, weights, source_fields, slab_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
-    weighted: tl.constexpr, tile: tl.constexpr, tiles: tl.constexpr, compact: tl.constexpr,
-    given, relation: tl.constexpr, strided: tl.constexpr = False, counts: tl.constexpr = True,
-    apart: tl.constexpr = False, begun=0, table=None,
+    tile: tl.constexpr, tiles: tl.constexpr, compact: tl.constexpr, given, relation: tl.constexpr,
+    strided: tl.constexpr = False, counts: tl.constexpr = True, apart: tl.constexpr = False,
+    begun=0, table=None,
 ):  # fmt: skip
     """All slabs of a dispatch, by programs that count, one for those of the planner, and others;
     where the relation gives slots nothing ``counts``. ``apart`` and ``begun`` are as in `place`.
@@ -32,7 +32,8 @@ def pack(
     the call, or how many it has if these are more than there are places for. With exact sizes it
     also refuses it if one of its points cannot be moved. The shuffle's own ``relation(point,
     given)`` says ranks, keys and cells of points; without one a kernel before has evaluated it.
-    The ``table`` that places keys, if one does, travels along."""
+    Weights of the way back travel along, if the call has some, 0 if it has none, whichever rows
+    they are for; so does the ``table`` that places keys, if one does."""
     sync.follow()
     slabs.tell_exchange(call, 0)
     number = tl.program_id(0).to(tl.int64)
@@ -47,8 +48,8 @@ def pack(
     if number >= counting:
         pack_share(
             call, number - counting, tl.num_programs(0) - counting, num_sources, weights,
-            source_fields, slab_at, load_source, store_row, fanout, lanes, parts, weighted, strided,
-            given, relation, counts, apart, begun,
+            source_fields, slab_at, load_source, store_row, fanout, lanes, parts, strided, given,
+            relation, counts, apart, begun,
         )  # fmt: skip
         if table is not None:
             if says >= 0:  # who refuses the call may have none
@@ -70,14 +71,14 @@ def pack(
 def pack_share(
     call, begin, programs, num_sources, weights, source_fields, slab_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
-    weighted: tl.constexpr, strided: tl.constexpr, given, relation: tl.constexpr,
-    counts: tl.constexpr, apart: tl.constexpr, begun,
+    strided: tl.constexpr, given, relation: tl.constexpr, counts: tl.constexpr,
+    apart: tl.constexpr, begun,
 ):  # fmt: skip
     """What one of so many programs packs."""
     for place in range(begin, num_sources, programs):
         pack_place(
             call, place, weights, source_fields, slab_at, load_source, store_row, fanout, lanes,
-            parts, weighted, strided, given, relation, counts, apart, begun,
+            parts, strided, given, relation, counts, apart, begun,
         )  # fmt: skip
     num_points = sync.word(call, words.STRIDE) * fanout
     for first in range(num_sources * fanout + begin * POINTS, num_points, programs * POINTS):
@@ -103,8 +104,8 @@ def pack_table(call, begin, programs, table):
 def pack_place(
     call, place, weights, source_fields, slab_at, load_source: tl.constexpr,
     store_row: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
-    weighted: tl.constexpr, strided: tl.constexpr, given, relation: tl.constexpr,
-    counts: tl.constexpr, apart: tl.constexpr, begun,
+    strided: tl.constexpr, given, relation: tl.constexpr, counts: tl.constexpr,
+    apart: tl.constexpr, begun,
 ):  # fmt: skip
     """The row and the points of a segment to every node that it goes to; -1 to the others. This
     rank's own node needs no row."""
@@ -137,9 +138,8 @@ def pack_place(
         again = of_slots.begin_again(begun, vectors.pick(cells, 0, lanes), begins)
         of_slots.note_shared(call, again.to(tl.int32))
         rank = tl.where(again, -1, rank)
-    bits = tl.full((lanes,), 0, tl.int32)
-    if weighted:
-        bits = tl.load(weights.to(tl.pointer_type(tl.int32)) + at, mask=exists, other=0)
+    weights_at = weights.to(tl.int64).to(tl.pointer_type(tl.int32)) + at
+    bits = tl.load(weights_at, mask=exists & (weights != 0), other=0)
     num_ranks = sync.word(call, words.NUM_RANKS)
     to = tl.where(rank >= 0, rank // num_ranks, -1)
     number = key
