@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import islpy as isl
@@ -239,16 +240,20 @@ def solution(variables: Sequence[str], constraints: Sequence[str]) -> dict[str, 
     Raises:
         TooHardError: that takes too long to find out.
     """
-    text = f"{{ [{', '.join(variables)}] : {' and '.join(constraints)} }}"
+    found = _least(f"{{ [{', '.join(variables)}] : {' and '.join(constraints)} }}")
+    return None if found is None else dict(zip(variables, found, strict=True))
+
+
+@lru_cache(maxsize=1000)  # editors ask for the same at every key
+def _least(text: str) -> list[int] | None:
+    """The least point of a set."""
     with limited():
         found = isl.Set(text)
         if found.is_empty():
             return None
         point = found.lexmin().sample_point()
-    return {
-        name: point.get_coordinate_val(isl.dim_type.set, at).to_python()
-        for at, name in enumerate(variables)
-    }
+    num = point.get_space().dim(isl.dim_type.set)
+    return [point.get_coordinate_val(isl.dim_type.set, at).to_python() for at in range(num)]
 
 
 Constrained: TypeAlias = tuple[Sequence[str], Sequence[str]]  # variables and what holds of them
