@@ -48,7 +48,7 @@ def check_calls(spec: Spec, data: st.DataObject) -> None:
                 assert len(np.unique(cells)) == cells.size
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(specs(), st.data())
 def test_every_point_is_in_one_piece(spec: Spec, data: st.DataObject) -> None:
     check_calls(spec, data)
