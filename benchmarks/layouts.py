@@ -295,16 +295,25 @@ def flat(tensor: Tensor) -> Tensor:
 
 
 def measure(
-    name: str, backend: str, num_sms: int | None, turns: int, barrier: Barrier
+    name: str,
+    backend: str,
+    num_sms: int | None,
+    turns: int,
+    barrier: Barrier,
+    lends: bool = False,
 ) -> list[str]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda", torch.cuda.current_device())
     case = of_case(name, rank, ranks, device)
     options = {} if num_sms is None else {"num_sms": num_sms}
+    max_sources = case.max_sources
+    if lends:  # which takes room for all of a source
+        options["lend_results"] = True
+        max_sources = max(max_sources, PAGES * name.startswith("kv"))
     with Shuffle(
         artifact(name, backend),
         group=dist.group.WORLD,
-        max_sources=case.max_sources,
+        max_sources=max_sources,
         capacity=case.capacity,
         **options,
     ) as shuffle:
@@ -342,6 +351,8 @@ def measure(
         if case.back is not None:
             calls |= {"back": combine, "torch back": torch_back}
             state["work"] = state["rows"].clone()
+            if lends:
+                shuffle.engine.results.fill_(0xA5)
             combine()
             shuffle.check()
             returned = flat(x if case.returned is None else case.returned)
@@ -357,6 +368,7 @@ def measure(
         bound = times.pop("bound", case.num_remote / NVLINK * 1e6)
         assert shuffle.backend == backend
         sms = "all" if num_sms is None else str(num_sms)
+        sms += ", lent" if lends else ""
         cells = [name, backend, sms, f"{bound:.1f}"]
         for key in ("there", "back"):
             if key in times:
@@ -405,6 +417,7 @@ def main() -> None:
     parser.add_argument("--sms", nargs="+", type=int, default=[0, 32, 16], help="0: all")
     parser.add_argument("--backend", nargs="+", default=["cuda"], choices=["cuda", "triton"])
     parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--lends", action="store_true", help="results are lent")
     options = parser.parse_args()
     if options.compile:
         compile_all(options.cases, options.backend)
@@ -420,7 +433,7 @@ def main() -> None:
     wrong = []
     for name, backend in taken(options.cases, options.backend):
         for sms in options.sms:
-            wrong += measure(name, backend, sms or None, options.turns, barrier)
+            wrong += measure(name, backend, sms or None, options.turns, barrier, options.lends)
             torch.cuda.empty_cache()
     dist.destroy_process_group()
     if wrong:

@@ -1,5 +1,5 @@
 """CUDA kernels of a shuffle whose slots follow from pieces: a ``Shape`` and a ``Relation`` for the
-headers ``pieces.cuh``, ``move.cuh`` and ``give_back.cuh``, or for
+headers ``pieces.cuh``, ``move.cuh``, ``give_back.cuh`` and ``give_lent.cuh``, or for
 ``entries.cuh`` and ``entries_back.cuh``."""
 
 from __future__ import annotations
@@ -104,6 +104,8 @@ def print_pieces(
     }
     if shuffle.combine is not None:
         kernels["combine"] = launch(sizes.combine_warps, back_bytes), back
+        if alike is None:
+            kernels["lend"] = kernels["dispatch"][0], "give_lent<Shape>"
     launches = {}
     for role, (sizes_of, body) in kernels.items():
         name = f"{shuffle.name}_{role}"
@@ -114,7 +116,7 @@ def print_pieces(
 
 
 def _headers(shuffle: CudaShuffle, alike: AlikeEntries | None) -> list[str]:
-    there, back = ("move", "give_back") if alike is None else ("entries", "entries_back")
+    there, back = ("move", "give_lent") if alike is None else ("entries", "entries_back")
     return [there, "refuse", *([back] if shuffle.combine is not None else [])]
 
 

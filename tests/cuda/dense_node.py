@@ -18,6 +18,7 @@ from fuscoc_runtime.demo.verify import tolerance
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.arguments import Arguments, Checker
 from fuscoc_runtime.engine.node.cuda import new_node, node_program
+from fuscoc_runtime.engine.node.pieces import PiecesNode
 from fuscoc_runtime.engine.node.ragged import ragged_evaluator
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.schedule import Schedule
@@ -71,10 +72,15 @@ class Batch:
 
 class Dense:
     """The kernels of an artifact on this rank, with room for the calls that ``data`` are and
-    ``spare`` segments."""
+    ``spare`` segments. They may have results ``lent``."""
 
     def __init__(
-        self, path: Path, data: list[list[RankData]], device: torch.device, spare: int = SPARE
+        self,
+        path: Path,
+        data: list[list[RankData]],
+        device: torch.device,
+        spare: int = SPARE,
+        lends: bool = False,
     ) -> None:
         self.artifact, self.device = load_artifact(path), device
         self.shuffle = self.artifact.shuffle(None)
@@ -82,6 +88,10 @@ class Dense:
         num_points = max(len(self._points(r, each)) for d in data for r, each in enumerate(d))
         self.points_each = self.shuffle.program.num_points_each(self.num_ranks)
         most = num_points // self.points_each + spare
+        if lends:  # a whole source has room
+            (field,) = self.shuffle.program.buffers["source"]
+            sources = [each.source[field.name] for d in data for each in d]
+            most += max(each.numel() for each in sources) // field.num_elems
         layouts = [each for d in data for each in reference.route(self.shuffle, d)[1]]
         capacity = max(each.num_slots for each in layouts) + SPARE
         assert self.shuffle.cuda is not None
@@ -89,6 +99,9 @@ class Dense:
         variant = next(v for v in self.shuffle.cuda.variants if int(v.arch[3:]) <= int(named[3:]))
         program = node_program(self.artifact, self.shuffle, variant)
         self.node = new_node(program, Limits(most, capacity), dist.group.WORLD, device)
+        if lends:
+            assert isinstance(self.node, PiecesNode)
+            self.node.lend_results()
         self._ragged = ragged_evaluator(self.artifact, self.shuffle, self.node)
         self._checker = Checker(self.shuffle, self.rank, self.num_ranks, device)
 
@@ -166,7 +179,12 @@ class Dense:
     def combine(self, batch: Batch, handle: Launched) -> dict[str, Tensor]:
         assert batch.worked is not None
         before = 0 if self.node.zeroes_results else 77
-        results = {name: torch.full_like(each, before) for name, each in batch.source.items()}
+        results = {name: torch.empty_like(each) for name, each in batch.source.items()}
+        if isinstance(self.node, PiecesNode) and (lent := self.node.results) is not None:
+            ((name, like),) = results.items()
+            results[name] = lent[: like.nbytes].view(like.dtype).view(like.shape)
+        for each in results.values():
+            each.fill_(before)
         self.node.combine(list(batch.worked.values()), handle, list(results.values()))
         return results
 

@@ -36,10 +36,17 @@ LOOK_EVERY = 50
 class Run:
     """The checks of one case; each returns what is wrong on this rank."""
 
-    def __init__(self, folder: Path, name: str, device: torch.device, seeds: range) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        device: torch.device,
+        seeds: range,
+        lends: bool = False,
+    ) -> None:
         self.name, self.path, self.device = name, folder / name, device
         self.data = ranks_of(self.path, CASES[name].tokens, seeds)
-        self.dense = Dense(self.path, self.data, device)
+        self.dense = Dense(self.path, self.data, device, lends=lends)
         self.batches = [self.dense.batch(each, seed) for seed, each in enumerate(self.data)]
 
     def calls(self) -> list[str]:
@@ -121,13 +128,17 @@ class Run:
         return self.dense.batch(ranks, seed)
 
     def face(self) -> list[str]:
-        """The same calls through `Shuffle`."""
+        """The same calls through `Shuffle`, and once more with results that are lent."""
+        return self._face(False) + self._face(True)
+
+    def _face(self, lends: bool) -> list[str]:
         limits, wrong = self.dense.node.limits, []
         shuffle = Shuffle(
             self.path,
             device=self.device,
             max_sources=limits.max_sources,
             capacity=limits.capacity,
+            lend_results=lends,
         )
         if shuffle.backend != "cuda":
             return [f"its kernels are those of {shuffle.backend}"]
@@ -150,18 +161,27 @@ class Run:
         shuffle.close()
         return wrong
 
-    def refusal(self) -> list[str]:
-        """The last rank refuses a call: what others would get from it is NaN, no more."""
+    def refusal(self, of_combine: bool = False) -> list[str]:
+        """The last rank refuses a dispatch, or the combine alone: what others would get from it is
+        NaN, no more."""
         dense, batch, last = self.dense, self.batches[0], dist.get_world_size() - 1
         if last == 0 or batch.worked is None:
             return []
         if not all(each.is_floating_point() for each in batch.worked.values()):
             return []
         before, wrong = dense.troubles(), []
-        if dense.rank == last:
+        joins, memory = dense.rank < last, torch.empty(0)
+        if joins or of_combine:
+            handle = dense.dispatch(batch)
+            torch.cuda.synchronize()
+            memory = getattr(dense.node, "results", None)
+            memory = torch.empty(0) if memory is None else memory
+        before_it = memory.clone()
+        if not joins and of_combine:
+            dense.node.refuse_combine(handle)
+        elif not joins:
             dense.node.refuse_dispatch()
         else:
-            handle = dense.dispatch(batch)
             results = dense.combine(batch, handle)
             expected = reference.dispatch(dense.shuffle, self.data[0])
             fields = dense.shuffle.program.buffers["source"]
@@ -191,6 +211,8 @@ class Run:
         if found != ({} if dense.rank == last else {"RefusedCallError": 1}):
             wrong.append(f"a refusal was told as {found}")
         dist.barrier()
+        if not joins and not torch.equal(memory, before_it):
+            wrong.append("peers have stored into the result of the rank that refused")
         return wrong
 
 

@@ -83,6 +83,38 @@ def test_calls(
         assert world.run(calls) == []
 
 
+@pytest.mark.parametrize(
+    ("case", "num_ranks", "arch"),
+    [
+        ("ulysses", 2, 90),
+        ("redistribute_long_rows", 3, 90),
+        ("kv_long_pages", 2, 90),
+        ("transposed_u8", 3, 90),
+        pytest.param("fft_transpose", 4, 90, marks=pytest.mark.nightly),
+        pytest.param("vit_patches", 3, 90, marks=pytest.mark.nightly),
+        pytest.param("turned", 2, 90, marks=pytest.mark.nightly),
+        pytest.param("kv_short_runs", 2, 80, marks=pytest.mark.nightly),
+        pytest.param("uneven", 3, 90, marks=pytest.mark.nightly),
+    ],
+)
+def test_lent_results(
+    case: str, num_ranks: int, arch: int, dense: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into which peers store, in the same calls."""
+    monkeypatch.setenv("FUSCOC_CUDA_ARCH", f"sm_{arch}")
+    folder = dense(case)
+
+    def calls() -> list[str]:
+        run = dense_run.Run(folder, case, HOST, range(2), lends=True)
+        wrong = [each for batch in run.batches for each in run.call(batch)]
+        wrong += run.refusal(of_combine=True) + run.refusal()
+        after = [each for batch in run.batches for each in run.call(batch)]
+        return wrong + [each for each in after if "Trouble" not in each]  # that of the refusals
+
+    with emulated_ranks(num_ranks, arch) as world:
+        assert world.run(calls) == []
+
+
 @pytest.mark.parametrize("constants", [{}, {"kPartsOfTile": 36, "kFewItemLines": 16}])
 def test_parts_of_strips(constants: dict[str, int], dense: Compiled) -> None:
     """Tiles that hold a strip of all planes of a picture, and such that hold lines of it."""

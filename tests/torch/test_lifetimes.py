@@ -170,3 +170,48 @@ def test_maxima_of_rows_in_memory_of_a_fixed_size() -> None:
     rows, handle = shuffle.dispatch(x, idx=idx)
     wanted = torch.stack([x[0], x[1], torch.zeros(4)])
     assert torch.equal(shuffle.combine(rows, handle), wanted)
+
+
+def lending() -> Shuffle:
+    """A shuffle whose results lie in memory of its own, as those of CUDA kernels may."""
+    shuffle = Shuffle(specs.artifact(specs.SPREAD), max_sources=6)
+    shuffle.engine.results = torch.empty(6 * 3 * 4, dtype=torch.uint8)
+    return shuffle
+
+
+def test_results_are_lent() -> None:
+    """Until the next combine: then autograd, which may have saved them, has to know."""
+    shuffle, x = lending(), torch.rand(6, 1, 3)
+    scale = torch.rand(3, requires_grad=True)
+    rows, handle = shuffle.dispatch(x)
+    y = shuffle.combine(rows * 2, handle)
+    assert torch.equal(y, x * 2)
+    assert shuffle.engine.has_lent(y)
+    rows, handle = shuffle.dispatch(y)  # is read before the next one comes
+    assert torch.equal(rows, y.flatten(0, 1))
+    with pytest.raises(InputError, match="`x` on rank 0 is a result that this combine replaces"):
+        shuffle.combine(y.flatten(0, 1), handle)
+    weighed = (y * scale).sum()
+    z = shuffle.combine(rows, handle)
+    assert torch.equal(z, y)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        weighed.backward()
+    z.mul_(scale)  # nor does it follow what becomes of the memory
+    assert not shuffle.combine(rows, handle).requires_grad
+    with pytest.raises(InputError, match="`x` on rank 0 has 84 bytes, and with max_sources 6"):
+        shuffle.dispatch(torch.rand(7, 1, 3))
+
+
+def test_results_that_autograd_keeps_are_not_lent() -> None:
+    shuffle, x = lending(), torch.rand(6, 1, 3)
+    scale = torch.rand(3, requires_grad=True)
+    rows, handle = shuffle.dispatch_fresh(x)
+    y = shuffle.combine(rows * scale, handle)
+    with torch.autograd.graph.saved_tensors_hooks(lambda each: each, lambda each: each):
+        z = shuffle.combine(rows, handle) * scale
+    later = torch.rand(6, 1, 3).requires_grad_()
+    again, handle = shuffle.dispatch(later)
+    shuffle.combine(again, handle).sum().backward()
+    assert torch.equal(later.grad, torch.ones(6, 1, 3))
+    (y.square().sum() / 2 + z.sum()).backward()
+    torch.testing.assert_close(scale.grad, (x.square() * scale + x).sum((0, 1)))

@@ -35,13 +35,17 @@ class Observer:
         self.name = name
         self.tally = Tally()
         self._lent: Sequence[Tensor] = ()
+        self._results: Sequence[Tensor] = ()
 
     def begins_dispatch(self) -> float:
-        """A window is about to change: autograd must not use rows saved from it any more."""
-        for rows in self._lent:
-            if not rows.is_inference():
-                torch.autograd.graph.increment_version(rows)
-        self._lent = ()
+        """A window is about to change: autograd must not use rows saved from it any more. Nor those
+        of a dispatch that is refused, behind which they may be saved once more."""
+        _outdate(self._lent)
+        return time.perf_counter()
+
+    def begins_combine(self) -> float:
+        """The same of results."""
+        _outdate(self._results)
         return time.perf_counter()
 
     def dispatched(self, handle: Any, started: float) -> None:
@@ -66,12 +70,23 @@ class Observer:
         """Rows that a user is given are views of a window."""
         self._lent = rows
 
+    def lend_results(self, results: Sequence[Tensor]) -> None:
+        """Results that a user is given are, too."""
+        self._results = results
+
     def opened(self, num_bytes: int) -> None:
         _log.info("%s: opened, %.1f MiB of windows and tables", self.name, num_bytes / 2**20)
 
     def closed(self) -> None:
+        self._lent = self._results = ()
         _log.info("%s: closed after %d dispatches", self.name, self.tally.num_dispatches)
 
     def failed_at_exit(self, error: Exception) -> None:
         """What nobody is left to be told otherwise."""
         _log.error("%s: %s", self.name, error)
+
+
+def _outdate(lent: Sequence[Tensor]) -> None:
+    for each in lent:
+        if not each.is_inference():
+            torch.autograd.graph.increment_version(each)

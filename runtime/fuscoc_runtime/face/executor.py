@@ -36,7 +36,7 @@ from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
 from fuscoc_runtime.face import ops
 from fuscoc_runtime.face.open import Engine
 from fuscoc_runtime.face.stats import Memory, ShuffleStats, shuffle_stats
-from fuscoc_runtime.face.traced import has_complex_fields
+from fuscoc_runtime.face.traced import has_complex_fields, saves_unchecked
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import keys_of_rank
 
@@ -157,12 +157,25 @@ class Executor:
         return found
 
     def combine(self, rows: Any, handle: Any, named: Mapping[str, Any]) -> dict[str, Tensor]:
-        started = time.perf_counter()
-        result = (self.engine.reply or self.engine).combine(rows, handle, named)
+        started = self.observer.begins_combine()
+        engine = self.engine.reply or self.engine
+        result = engine.combine(rows, handle, named)
+        if isinstance(engine, NodeEngine) and engine.results is not None:
+            result = self._lent(engine, result)
         self.observer.combined(started)
         if self.repeats_back is not None:
             self.repeats_back.remember_combine(rows, handle)
         return result
+
+    def _lent(self, engine: NodeEngine, result: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A result as a user is given it, which may lie in the window. Hooks would save that
+        unchecked."""
+        if saves_unchecked():
+            with current_device(engine.members.device), engine.order.turn():
+                return {name: each.clone() for name, each in result.items()}
+        lent = {name: each.detach() for name, each in result.items()}
+        self.observer.lend_results([each for each in lent.values() if engine.has_lent(each)])
+        return lent
 
     def repeat_combine(
         self, rows: Any, handle: Any, is_beside: bool
@@ -258,6 +271,7 @@ class Executor:
         finally:
             _open.discard(self)
             self.observer.begins_dispatch()
+            self.observer.begins_combine()
             ops.unregister(self.key)
             ops.unregister(self.back_key)
             self.engine.close()

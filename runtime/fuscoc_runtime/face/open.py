@@ -22,6 +22,7 @@ from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
 from fuscoc_runtime.engine.node.exact import ExactNode
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
+from fuscoc_runtime.engine.node.pieces import PiecesNode
 from fuscoc_runtime.engine.node.ragged import ragged_evaluator
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.state import Limits, NodeKernels
@@ -161,6 +162,9 @@ def _fixed_engine(
             node = triton_node(artifact, shuffle, kernels, *rest)
         ragged = ragged_evaluator(artifact, shuffle, node)
     engine = NodeEngine(shuffle, members, node, backend, ragged)
+    if options.lend_results and isinstance(node, PiecesNode):
+        node.lend_results()
+        engine.results = node.results
     if shuffle.reply is not None:
         assert isinstance(node, TritonNode)
         beside = _answering(members)

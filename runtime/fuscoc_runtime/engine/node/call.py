@@ -33,6 +33,7 @@ class Call(ctypes.Structure):
         ("boxes_at", ctypes.c_int64),
         ("marks_at", ctypes.c_int64),
         ("told_at", ctypes.c_int64),
+        ("arrived_at", ctypes.c_int64),
         ("state", ctypes.c_uint64),
         ("page", ctypes.c_uint64),
         ("routing", ctypes.c_uint64),

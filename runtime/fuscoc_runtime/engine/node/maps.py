@@ -8,7 +8,6 @@ for the backward pass of dispatch, too. Nothing here waits for the device.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -150,10 +149,14 @@ class NodeMaps:
         return done
 
     def _combine(self, rows: Fields, handle: NodeHandle, num_rows: int | None = None) -> Fields:
-        started = time.perf_counter()
-        result = self._engine.combine(by_field(self.spec, rows), handle, {}, num_rows)
+        started = self._observer.begins_combine()
+        with self._turn():
+            result = self._engine.combine(by_field(self.spec, rows), handle, {}, num_rows)
+            results = [
+                each.clone() if self._engine.has_lent(each) else each for each in result.values()
+            ]
         self._observer.combined(started)
-        return list(result.values())
+        return results
 
     def _again(self, fields: Fields, routing: Sequence[Any]) -> tuple[NodeHandle, Fields]:
         """Dispatch along a routing, which has a live handle afterwards; rows are views."""

@@ -91,6 +91,7 @@ class CudaNode:
         combines = [f"{program.name}_combine"]
         combines += [f"{combines[0]}_{number}" for number in range(1, len(program.summed))]
         self._combines = [kernels[name] for name in combines if name in kernels]
+        self._lend = kernels.get(f"{program.name}_lend")
         few = program.num_tiles(limits.max_sources) <= MAX_STAGED_PLANS
         self._is_staged = few and self._staged is not None
 

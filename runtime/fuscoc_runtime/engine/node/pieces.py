@@ -62,6 +62,7 @@ class PiecesNode(CudaNode):
     """A shuffle with `NodeProgram.pieces` among the ranks of one NVLink node."""
 
     max_entries: int
+    results: torch.Tensor | None = None
     zeroes_results = False
     _plan_clears = True
     _of_handles = frozenset({"barrier", "refused", "boxes", "marks", "told"})
@@ -105,6 +106,16 @@ class PiecesNode(CudaNode):
         self._covers = comes_back and not self.pieces.entry_points
         super().__init__(program, limits, node_group, device, schedule)
 
+    def lend_results(self) -> None:
+        """Have peers store into results, which lie in the window, where they would be staged. By
+        every rank, before the first dispatch; results of short entries are as before."""
+        if self._lend is not None and self._call.num_ranks > 1:
+            sections, _ = self._sections(self._call.num_ranks)
+            self._call.arrived_at = sections["arrived"][0]
+            at = sections["staging"][0]
+            self.results = self._window.local[at : at + self._staging_bytes]
+            self._combines = [self._lend]
+
     def _sections(self, num_ranks: int) -> tuple[dict[str, list[int]], int]:
         limits, num_boxes = self.limits, num_ranks * self.max_boxes
         box_bytes = 0 if self.pieces.entry_points else self.pieces.box_bytes
@@ -118,6 +129,7 @@ class PiecesNode(CudaNode):
             "boxes": [num_boxes * box_bytes] * limits.num_entries,
             "marks": [num_boxes * self.pieces.mark_bytes] * limits.num_entries,
             "told": [num_ranks * 8] * limits.num_entries,
+            "arrived": [num_ranks * 8],
             "staging": [self._staging_bytes],
             "staged": [0] * len(self._row_bytes),
             "rows": [limits.capacity * size for size in self._row_bytes],

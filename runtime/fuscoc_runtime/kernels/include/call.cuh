@@ -36,7 +36,7 @@ struct State {
   u32 misplaced;           // dispatches that ranks gave different tables to, which moved nothing
   u32 refusals[kMaxRanks]; // calls that a rank refused while this one had joined them
   u32 noted[kMaxRanks];    // num_combines of the latest of them that was a combine
-  u32 sent[2];             // CTAs that have sent all their rows (compact targets)
+  u32 sent[2];             // CTAs that have sent all their rows (compact targets; results that are lent, the first)
   u32 dispatch_epoch;      // dispatches begun that were planned by a kernel of their own,
   u32 planned;             // and the CTAs of that kernel that have finished
   u32 cleared[2];          // parts of a result that are 0 (pieces), as of the work counters of a combine
@@ -85,6 +85,8 @@ struct Call {
   i64 boxes_at;                   // [num_ranks][max_boxes] boxes, marks and their numbers that the ranks have
   i64 marks_at;                   // told this one (pieces),
   i64 told_at;                    // u64 [num_ranks] {number, epoch}
+  i64 arrived_at;                 // u64 [num_ranks] latest combine of which all that each sends has arrived, where results
+                                  // are lent, at `staging_at`; else 0 (pieces)
   State* state;
   Page* page;
   Routing* routing;

@@ -4,7 +4,8 @@
 // Results come back by way of this rank's staging memory, where each box has a part: the bytes of a cell in
 // the order of the source, each range as far from a multiple of 16 as in the result. So a peer puts lines
 // together from its rows, what is left is to copy them, and both cut ranges into the same lines: an item
-// that is sent is an item that is received. Every item of a box has a flag there.
+// that is sent is an item that is received. Every item of a box has a flag there. Results that are lent lie in that
+// memory themselves: peers are told the same boxes as this rank has.
 #pragma once
 #include "piece_boxes.cuh"
 
@@ -148,7 +149,7 @@ struct PieceBoxesBack : PieceBoxes<Shape, Relation> {
     const i64 bytes = round_up(pitch * of.num + line, kBulkLine);
     i64 staging = 0;
     u32 flag = 0;
-    if (there) {
+    if (there && !call.arrived_at) {
       staging = i64(atomicAdd(&shared.staging, u64(bytes)));
       flag = atomicAdd(&shared.flags, home.num_items * u32(of.num));
       if (staging + bytes > call.staging_bytes || flag + home.num_items * u32(of.num) > call.max_flags) {
@@ -174,11 +175,12 @@ struct PieceBoxesBack : PieceBoxes<Shape, Relation> {
       Own* to = there ? &boxes_told<Shape>(call, rank, call.rank)[box] : nullptr;
       const i64 c = there ? cell_of(piece, of, rank) : 0;
       if (c < 0) to->num_items = 0, to = nullptr;
-      put<kSpread>(to, rank == call.rank ? mine : told);
+      const bool settled = call.arrived_at || rank == call.rank;  // goes to its place at once
+      put<kSpread>(to, settled ? mine : told);
       if (!to) continue;
       const i64 number = c - of.first;
       to->from = piece.slot * Shape::row_bytes(0) + c * slot_step;
-      to->to = rank == call.rank ? src + number * src_step : staging + floor_mod(src, line) + number * pitch;
+      to->to = settled ? src + number * src_step : staging + floor_mod(src, line) + number * pitch;
       to->flag = flag + u32(number) * home.num_items;
     }
   }

@@ -7,7 +7,7 @@
 // kv_pages.fsc:22: combine reverse
 #include "move.cuh"
 #include "refuse.cuh"
-#include "give_back.cuh"
+#include "give_lent.cuh"
 
 namespace {
 using namespace fuscoc;
@@ -78,3 +78,5 @@ extern "C" __global__ void __launch_bounds__(256, 1)
 kv_pages_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
 extern "C" __global__ void __launch_bounds__(768, 1)
 kv_pages_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }
+extern "C" __global__ void __launch_bounds__(896, 1)
+kv_pages_lend(const __grid_constant__ Call call) { give_lent<Shape>(call); }

@@ -6,7 +6,7 @@
 // redistribute.fsc:14: combine reverse
 #include "move.cuh"
 #include "refuse.cuh"
-#include "give_back.cuh"
+#include "give_lent.cuh"
 
 namespace {
 using namespace fuscoc;
@@ -118,3 +118,5 @@ extern "C" __global__ void __launch_bounds__(256, 1)
 redistribute_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
 extern "C" __global__ void __launch_bounds__(768, 1)
 redistribute_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }
+extern "C" __global__ void __launch_bounds__(896, 1)
+redistribute_lend(const __grid_constant__ Call call) { give_lent<Shape>(call); }

@@ -6,7 +6,7 @@
 // ulysses.fsc:20: combine reverse
 #include "move.cuh"
 #include "refuse.cuh"
-#include "give_back.cuh"
+#include "give_lent.cuh"
 
 namespace {
 using namespace fuscoc;
@@ -104,3 +104,5 @@ extern "C" __global__ void __launch_bounds__(256, 1)
 ulysses_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
 extern "C" __global__ void __launch_bounds__(768, 1)
 ulysses_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }
+extern "C" __global__ void __launch_bounds__(896, 1)
+ulysses_lend(const __grid_constant__ Call call) { give_lent<Shape>(call); }

@@ -8,7 +8,7 @@
 // vit_patches.fsc:19: combine reverse
 #include "move.cuh"
 #include "refuse.cuh"
-#include "give_back.cuh"
+#include "give_lent.cuh"
 
 namespace {
 using namespace fuscoc;
@@ -91,3 +91,5 @@ extern "C" __global__ void __launch_bounds__(256, 1)
 vit_patches_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
 extern "C" __global__ void __launch_bounds__(896, 1)
 vit_patches_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }
+extern "C" __global__ void __launch_bounds__(896, 1)
+vit_patches_lend(const __grid_constant__ Call call) { give_lent<Shape>(call); }

@@ -8,7 +8,7 @@
 // vit_patches_nchw.fsc:20: combine reverse
 #include "move.cuh"
 #include "refuse.cuh"
-#include "give_back.cuh"
+#include "give_lent.cuh"
 
 namespace {
 using namespace fuscoc;
@@ -92,3 +92,5 @@ extern "C" __global__ void __launch_bounds__(256, 1)
 vit_patches_nchw_refuse(const __grid_constant__ Call call) { refuse<Shape>(call); }
 extern "C" __global__ void __launch_bounds__(896, 1)
 vit_patches_nchw_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }
+extern "C" __global__ void __launch_bounds__(896, 1)
+vit_patches_nchw_lend(const __grid_constant__ Call call) { give_lent<Shape>(call); }

@@ -1,0 +1,209 @@
+// Combine kernel of pieces whose results are lent: rows go straight to where their segments lie, as by a dispatch turned around.
+//
+// Results lie in the windows of several ranks. These meet first, since the memory may hold the result before; then warps take what is sent
+// and what stays in turn. The last CTA of a rank tells the peers that all has arrived, and waits for theirs.
+//
+// Of a result that rows do not fill, the rest is 0. If parts that are cleared have bytes of rows, too, this rank has begun
+// when they are.
+#pragma once
+#include "give_back.cuh"
+
+namespace fuscoc {
+
+template <class Shape>
+struct LentWords {
+  u32 absent, lost;  // peers, a bit each: those who are not in this call, and whose rows have not come
+  bool is_last;      // of this rank's CTAs
+  CarrierWords carrier[kCarries<Shape> ? kCarriers<Shape> : 1];
+};
+
+template <class Shape>
+struct GiveLent : GiveBack<Shape> {
+  using Base = GiveBack<Shape>;
+  using typename Base::Own;
+  using Base::call, Base::clear, Base::held, Base::items_of, Base::joins, Base::lane, Base::lose, Base::num_workers;
+  using Base::shared, Base::taker, Base::tell, Base::told, Base::warp, Base::words;
+  LentWords<Shape>& lent;
+
+  __device__ __forceinline__ bool asks() const { return int(threadIdx.x) < call.num_ranks && joins(threadIdx.x); }
+  __device__ __forceinline__ u64* word_of(i64 section, int peer) const {
+    return reinterpret_cast<u64*>(call.window[call.rank] + section) + peer;
+  }
+  // By all threads: whether all CTAs have come by now, and what they have stored is there.
+  __device__ __forceinline__ bool come_last(u32& come) const {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      fence_system();
+      lent.is_last = atomicAdd(&come, 1u) == gridDim.x - 1;
+    }
+    __syncthreads();
+    if (lent.is_last) fence_system();
+    return lent.is_last;
+  }
+  __device__ __forceinline__ bool clears_first(u32 num_cleared) const {
+    return num_cleared > 0 && (!kCovers<Shape> || __ldcg(&covered(call).edges) > 0);
+  }
+  __device__ __noinline__ bool clear_all(u32 num_cleared) const {
+    const u32 num_warps = blockDim.x / kWarp;
+    for (u32 item = blockIdx.x * num_warps + warp; item < num_cleared; item += gridDim.x * num_warps) clear(call, item, nullptr, lane);
+    return come_last(*this->cleared());
+  }
+  // Tells the peers that they may store into this rank's result. That they have is waited for while items are counted.
+  __device__ void enter() const {
+    const u32 num_cleared = this->num_cleared();
+    const bool tells = clears_first(num_cleared) ? clear_all(num_cleared) : blockIdx.x == 0;
+    if (tells && asks()) tell(call.barrier_at, threadIdx.x);
+  }
+  // Instead of joining the call: into this rank's result nobody stores.
+  __device__ void refuse() const {
+    if (blockIdx.x == 0 && asks()) tell(call.refused_at, threadIdx.x);
+  }
+  __device__ __forceinline__ void wait_for_peers() const {
+    if (asks()) {
+      const int peer = threadIdx.x;
+      const u64 *const told = word_of(call.barrier_at, peer), *const refused = word_of(call.refused_at, peer);
+      const Outcome outcome = wait_until(
+          call, kCombineEnter, peer, 0, [&] { return reached(load_relaxed(told), shared.tag); },
+          [&] { return reached(load_acquire(refused), shared.tag) || this->has_left(peer); });
+      if (outcome == kAborted) shared.aborted = true;
+      if (outcome == kNever) atomicOr(&lent.absent, 1u << peer);
+      fence_system();
+      if (kTurns<Shape> || kCarries<Shape>) fence_bulk_proxy();
+    }
+    __syncthreads();
+  }
+
+  // Boxes that all ranks have told this one: the first of each, that of the next rank first and the own one last, and so on.
+  __device__ __forceinline__ int rank_of(u32 index) const { return int((call.rank + 1 + index % call.num_ranks) % call.num_ranks); }
+  template <class Leave>
+  __device__ void run(Leave leave) const {
+    GiveBackWords<Shape>& all = words();
+    const u32 num_ranks = u32(call.num_ranks), num_cleared = this->num_cleared();
+    const bool carries = kCarries<Shape> && (runs_fill_buffers<Shape>() || gridDim.x >= kFewCtas);
+    const bool takes = kTurns<Shape> ? taker() >= 0 && taker() < kBringers : !carries || warp < num_carriers(kCarriers<Shape>);
+    const auto counter = [&](u32* counters) { return counters + shared.parity; };
+    const u32 ticket = takes ? this->ticket(counter(call.state->next_reduce)) : 0;  // which comes while items are counted
+    u32 most = 0;
+    for (u32 rank = 0; rank < num_ranks; ++rank) most = max(most, all.num_boxes[rank]);
+    // All warps share few boxes; of many, each has the one that it works on.
+    const bool shares = !kTurns<Shape> && most * num_ranks <= kWarp;
+    if (shares) {
+      for (u32 index = warp; index < most * num_ranks; index += blockDim.x / kWarp) {
+        const int from = rank_of(index);
+        if (index / num_ranks < all.num_boxes[from]) keep_box(all.box[index], told(from, index / num_ranks), lane);
+        else if (lane == 0) all.box[index].num_items = 0;
+      }
+      __syncthreads();
+    }
+    const auto items = [&](u32 index) {
+      if (shares) return all.box[index].num_items;
+      const int from = rank_of(index);
+      return index / num_ranks < all.num_boxes[from] ? items_of(told(from, index / num_ranks)) : 0u;
+    };
+    const auto sent = [&](u32 number) { return number / (num_ranks - 1) * num_ranks + number % (num_ranks - 1); };
+    const auto own = [&](u32 number) { return number * num_ranks + num_ranks - 1; };
+    const auto of_sent = [&](u32 number) { return items(sent(number)); };
+    const auto of_own = [&](u32 number) { return items(own(number)); };
+    this->count(all.sent, most * (num_ranks - 1), of_sent, 0);
+    this->count(all.own, most, of_own, 1);
+    __syncthreads();
+    leave();
+    wait_for_peers();
+    if (shared.aborted)
+      return poison(call.result, call.result_bytes, i64(blockIdx.x) * blockDim.x + threadIdx.x, i64(gridDim.x) * blockDim.x);
+    if constexpr (kTurns<Shape>) {
+      const Turning<Shape, Own> turning{all.ring, num_workers()};
+      if (taker() < 0) turning.work(warp);
+      else if (!takes) turning.store(taker() - kBringers, shared.tag);
+      if (!takes) return;
+    }
+    const u32 num_sent = all.sent.total(), num_own = all.own.total(), pairs = min(num_sent, num_own);
+    const Own* last = nullptr;
+    const auto next = [&](u32 item) -> typename Base::Next {
+      const bool stays = item < 2 * pairs ? item & 1 : pairs == num_sent;
+      item = item < 2 * pairs ? item / 2 : item - pairs;
+      const u32 index = stays ? own(all.own.find(item, of_own)) : sent(all.sent.find(item, of_sent));
+      const int to = rank_of(index);
+      if (lent.absent >> to & 1) return {};
+      const Own& box = shares ? all.box[index] : held(told(to, index / num_ranks), last);
+      return {&box, call.rows + box.from, call.window[to] + call.staging_at + box.to, item, false, nullptr};
+    };
+    u32* const taken = counter(call.state->next_reduce);
+    if constexpr (kCarries<Shape>) {
+      if (carries && takes) {
+        Carrier<Own::num_all_steps> carrier(lent.carrier[warp], reinterpret_cast<unsigned char*>(cta_memory()), warp);
+        carrier.open();
+        this->take(ticket, taken, num_sent + num_own, [&](u32 number) {
+          const typename Base::Next item = next(number);
+          if (item.box) carrier.carry(*item.box, item.from, item.to, item.item, nullptr, [](u64*) {});
+        });
+        carrier.finish([](u64*) {});
+        return;
+      }
+    }
+    if (takes)
+      this->take(ticket, taken, num_sent + num_own, [&](u32 number) {
+        const typename Base::Next item = next(number);
+        if (!item.box) return;
+        if constexpr (kTurns<Shape>)
+          Turning<Shape, Own>{all.ring, num_workers()}.give(*item.box, item.from, item.to, item.item, 0, false, nullptr);
+        else
+          BoxCopy<Shape::unit_bytes(0), kSettled, Own::num_all_steps>{*item.box, item.from, item.to, all.places[warp]}.item(
+              item.item, lane, Nothing{});
+      });
+    if (!clears_first(num_cleared))
+      this->take(counter(call.state->next_finalise), num_cleared, [&](u32 item) { clear(call, item, nullptr, lane); });
+    if constexpr (kTurns<Shape>) Turning<Shape, Own>{all.ring, num_workers()}.end();
+  }
+
+  // Behind all that is stored, by all threads of every CTA.
+  __device__ void end() const {
+    u32& come = call.state->sent[0];
+    if (!come_last(come)) return;
+    const int peer = int(threadIdx.x);
+    if (peer == 0) come = 0;
+    if (peer < call.num_ranks && peer != call.rank) {
+      if (asks()) tell(call.arrived_at, peer);
+      if (!asks() || !this->wait_for(peer, 0, word_of(call.arrived_at, peer))) atomicOr(&lent.lost, 1u << peer);
+    }
+    __syncthreads();
+    if (lent.lost) lose_all();
+  }
+  // What has not come of those who are lost.
+  __device__ __noinline__ void lose_all() const {
+    const int num = kTurns<Shape> ? kBringers : int(blockDim.x) / kWarp;
+    if (taker() < 0 || taker() >= num) return;
+    const Own* last = nullptr;
+    for (u32 number = 0; number < words().num_boxes[call.rank]; ++number) {
+      if (items_of(boxes_back<Shape>(call)[number]) == 0) continue;
+      const Own& box = held(boxes_back<Shape>(call)[number], last);
+      for (int cell = 0; cell < box.num_cells; ++cell) {
+        if (!(lent.lost >> (box.rank + cell * box.rank_step) & 1)) continue;
+        for (u32 item = taker(); item < box.num_items; item += num)
+          lose(box, call.result + box.to + cell * box.cell_to, item, words().places[taker()], lane);
+      }
+    }
+  }
+};
+
+template <class Shape>
+__device__ __forceinline__ void give_lent(const Call& call) {
+  __shared__ GiveBackWords<Shape> shared;
+  __shared__ LentWords<Shape> lent;
+  const int thread = threadIdx.x, warp = thread / kWarp;
+  const u64 told = thread < call.num_ranks ? __ldcg(num_told(call, call.rank, thread)) : 0;
+  number_back(call, shared, call.combine_group);
+  const u32 place = enter(call);
+  const GiveLent<Shape> state{{{call, shared}, warp, thread % kWarp}, lent};
+  if constexpr (kTurns<Shape>)
+    if (thread == kWarp) Turning<Shape, BoxOf<Shape>>{shared.ring, state.num_workers()}.open();
+  if (thread == 0) lent.absent = lent.lost = 0;
+  if (thread < call.num_ranks) shared.num_boxes[thread] = u32(told >> 32) == state.epoch() && state.joins(thread) ? u32(told) : 0;
+  __syncthreads();
+  const auto next = [&] { leave(call, place, [&](State&) { end_numbering(call, shared); }); };
+  if (!goes_on(call, state, call.result_bytes)) return next();
+  state.run(next);
+  state.end();
+}
+
+}  // namespace fuscoc
