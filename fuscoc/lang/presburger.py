@@ -245,7 +245,7 @@ def solution(variables: Sequence[str], constraints: Sequence[str]) -> dict[str, 
 
 
 @lru_cache(maxsize=1000)  # editors ask for the same at every key
-def _least(text: str) -> list[int] | None:
+def _least(text: str) -> tuple[int, ...] | None:
     """The least point of a set."""
     with limited():
         found = isl.Set(text)
@@ -253,7 +253,7 @@ def _least(text: str) -> list[int] | None:
             return None
         point = found.lexmin().sample_point()
     num = point.get_space().dim(isl.dim_type.set)
-    return [point.get_coordinate_val(isl.dim_type.set, at).to_python() for at in range(num)]
+    return tuple(point.get_coordinate_val(isl.dim_type.set, at).to_python() for at in range(num))
 
 
 Constrained: TypeAlias = tuple[Sequence[str], Sequence[str]]  # variables and what holds of them

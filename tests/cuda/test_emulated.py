@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fuscoc_runtime.engine.node.pieces import PiecesNode
 from fuscoc_runtime.engine.node.state import Trouble
 from tests.cuda import dense_run
 from tests.cuda.dense_node import ranks_of
@@ -107,6 +108,13 @@ def test_lent_results(
     def calls() -> list[str]:
         run = dense_run.Run(folder, case, HOST, range(2), lends=True)
         wrong = [each for batch in run.batches for each in run.call(batch)]
+        assert isinstance(run.dense.node, PiecesNode)
+        [rows], results = run.dense.node.rows, run.dense.node.results
+        assert results is not None
+        before = rows._version
+        torch.autograd.graph.increment_version(results)
+        if rows._version != before:
+            wrong.append("rows that autograd has saved go with the results")
         wrong += run.refusal(of_combine=True) + run.refusal()
         after = [each for batch in run.batches for each in run.call(batch)]
         return wrong + [each for each in after if "Trouble" not in each]  # that of the refusals

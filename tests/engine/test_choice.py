@@ -207,7 +207,9 @@ def test_what_replies_leave_to_the_general_engine() -> None:
     # Slabs of 12-byte queries would not be too large, those of their answers are.
     wide = artifact(QUERIES.replace("ALIGN", "").replace("y : f32[2]", "y : f32[2000]")).shuffle()
     assert choose_triton(wide, topology, 8000) == wide.node
-    assert "more than" in str(choose_triton(wide, topology, 10_000))
+    said = str(choose_triton(wide, topology, 10_000))
+    assert said.startswith("in its reply room for")
+    assert "more than" in said
 
 
 def test_given_slots_between_nodes_have_a_fixed_capacity_alone() -> None:

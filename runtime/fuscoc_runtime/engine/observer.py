@@ -35,7 +35,7 @@ class Observer:
         self.name = name
         self.tally = Tally()
         self._lent: Sequence[Tensor] = ()
-        self._results: Sequence[Tensor] = ()
+        self._results: Tensor | None = None
 
     def begins_dispatch(self) -> float:
         """A window is about to change: autograd must not use rows saved from it any more. Nor those
@@ -45,7 +45,8 @@ class Observer:
 
     def begins_combine(self) -> float:
         """The same of results."""
-        _outdate(self._results)
+        if self._results is not None:
+            _outdate([self._results])
         return time.perf_counter()
 
     def dispatched(self, handle: Any, started: float) -> None:
@@ -70,15 +71,15 @@ class Observer:
         """Rows that a user is given are views of a window."""
         self._lent = rows
 
-    def lend_results(self, results: Sequence[Tensor]) -> None:
-        """Results that a user is given are, too."""
-        self._results = results
+    def lend_results(self, memory: Tensor) -> None:
+        """Results that a user is given are views of ``memory``, and have its version."""
+        self._results = memory
 
     def opened(self, num_bytes: int) -> None:
         _log.info("%s: opened, %.1f MiB of windows and tables", self.name, num_bytes / 2**20)
 
     def closed(self) -> None:
-        self._lent = self._results = ()
+        self._lent, self._results = (), None
         _log.info("%s: closed after %d dispatches", self.name, self.tally.num_dispatches)
 
     def failed_at_exit(self, error: Exception) -> None:

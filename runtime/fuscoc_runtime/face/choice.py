@@ -152,7 +152,8 @@ def _beyond_slabs(
     if (reply := shuffle.reply) is not None:
         assert reply.node is not None, "kernels are there for both or none"
         answers = num_places(shuffle, node, max_sources) // shuffle.segments_answered
-        return _beyond_slabs(reply, reply.node, topology, answers, most)
+        found = _beyond_slabs(reply, reply.node, topology, answers, most)
+        return found and f"in its reply {found}"
     return None
 
 

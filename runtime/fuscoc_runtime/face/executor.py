@@ -161,21 +161,22 @@ class Executor:
         engine = self.engine.reply or self.engine
         result = engine.combine(rows, handle, named)
         if isinstance(engine, NodeEngine) and engine.results is not None:
-            result = self._lent(engine, result)
+            result = self._lent(engine, engine.results, result)
         self.observer.combined(started)
         if self.repeats_back is not None:
             self.repeats_back.remember_combine(rows, handle)
         return result
 
-    def _lent(self, engine: NodeEngine, result: dict[str, Tensor]) -> dict[str, Tensor]:
-        """A result as a user is given it, which may lie in the window. Hooks would save that
-        unchecked."""
+    def _lent(
+        self, engine: NodeEngine, memory: Tensor, result: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """A result as a user is given it, which lies in ``memory`` of the window. Hooks would save
+        that unchecked."""
         if saves_unchecked():
             with current_device(engine.members.device), engine.order.turn():
                 return {name: each.clone() for name, each in result.items()}
-        lent = {name: each.detach() for name, each in result.items()}
-        self.observer.lend_results([each for each in lent.values() if engine.has_lent(each)])
-        return lent
+        self.observer.lend_results(memory)
+        return {name: each.detach() for name, each in result.items()}
 
     def repeat_combine(
         self, rows: Any, handle: Any, is_beside: bool

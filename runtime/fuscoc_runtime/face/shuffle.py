@@ -225,10 +225,10 @@ class Shuffle:
         share, and ``(rows, handle, event)`` is returned; ``event.wait()`` lets the current stream
         wait, without the host. The call waits for what the current stream has been given so far,
         or only for what it had been given when the event ``after`` was recorded: by then the
-        arguments are there, and nothing reads this shuffle's rows any more. Without
-        ``max_sources``, or across nodes, the host of a call that plans waits for that, too, and
-        returns when the rows are under way; others, and ``combine``, return at once inside one node
-        of GPUs, else when the ranks' hosts have agreed.
+        arguments are there, and nothing reads this shuffle's rows any more, nor, before a combine,
+        results that it has lent. Without ``max_sources``, or across nodes, the host of a call that
+        plans waits for that, too, and returns when the rows are under way; others, and ``combine``,
+        return at once inside one node of GPUs, else when the ranks' hosts have agreed.
 
         Raises, on all ranks alike and before anything moves:
             InputError: an argument of the wrong shape, dtype or device, or a missing one.
@@ -340,9 +340,9 @@ class Shuffle:
     def close(self) -> None:
         """Free the memory, if no other shuffle of the pool uses it; collective over the ranks.
 
-        Rows that dispatch lent out must not be used any more. What is not closed is freed when the
-        process ends. Leaving a ``with`` block closes; by an exception, without the other ranks, and
-        what this method would raise is logged under ``fuscoc`` instead.
+        Rows and results that were lent out must not be used any more. What is not closed is freed
+        when the process ends. Leaving a ``with`` block closes; by an exception, without the other
+        ranks, and what this method would raise is logged under ``fuscoc`` instead.
 
         Raises:
             as ``check`` does, after the memory is free, what has not been raised yet.

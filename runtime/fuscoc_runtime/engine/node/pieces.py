@@ -113,7 +113,9 @@ class PiecesNode(CudaNode):
             sections, _ = self._sections(self._call.num_ranks)
             self._call.arrived_at = sections["arrived"][0]
             at = sections["staging"][0]
-            self.results = self._window.local[at : at + self._staging_bytes]
+            # As `data` they have a version of their own: neither do rows change with results, nor
+            # results with rows.
+            self.results = self._window.local[at : at + self._staging_bytes].data
             self._combines = [self._lend]
 
     def _sections(self, num_ranks: int) -> tuple[dict[str, list[int]], int]:
