@@ -24,7 +24,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, slabs = load("words"), load("vectors"), load("sync"), load("slabs")
-of_tiles, reports, tables = load("tiles"), load("reports"), load("tables")
+of_tiles, reports, tables, ranks = load("tiles"), load("reports"), load("tables"), load("ranks")
 
 RANKS = tl.constexpr(8)  # of all nodes, whose counts are looked at together
 COUNTS = tl.constexpr(2048)  # that a program of `exchange` adds up at once
@@ -454,7 +454,7 @@ def store_sources(call, counts, columns, failed):
     # Whether this rank has joined the call itself, and no host is told otherwise who refuses it.
     tells = ((failed == 0) | known) & (own >= 0)
     most = tl.full((), 0, tl.int32)
-    refusing = tl.full((), 0, tl.int32)
+    refusing = ranks.none()
     for first in range(0, num_ranks * num_nodes, RANKS):
         column = columns + tl.arange(0, 1)
         peer, told = counted_by(call, counts, first, column, column == columns, columns)
@@ -466,16 +466,18 @@ def store_sources(call, counts, columns, failed):
                 if vectors.pick(refuses.to(tl.int32), index, RANKS) == 1:
                     sync.note(call, words.REFUSALS + first + index, 1)
         if num_nodes == 1:  # elsewhere it takes on the segments of others all the same
-            refusing |= vectors.total(refuses.to(tl.int32) << peer.to(tl.int32), 0)
+            refusing |= ranks.of(peer, refuses)
         sent = tl.maximum(sent, 0)
         if num_nodes > 1:  # every place of theirs: which have a segment, points say
             sent = tl.where(exists, (num_nodes * sync.word(call, words.STRIDE)).to(tl.int32), 0)
         sent = tl.where(failed, 0, sent)
-        tl.store(routing + peer, sent, mask=peer < num_ranks)
+        tl.store(routing + words.SOURCES + peer, sent, mask=peer < num_ranks)
         most = tl.maximum(most, vectors.largest(sent, 0))
     tl.store(routing + words.MOST_SOURCES, most)
     # Of a known routing there is a handle all the same, with which nothing is combined.
-    tl.store(routing + words.REFUSING, tl.where(known & failed, -1, refusing))
+    ranks.keep_refusing(call, refusing)
+    if known & failed:
+        ranks.let_all_refuse(call)
 
 
 @triton.jit
