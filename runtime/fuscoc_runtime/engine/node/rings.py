@@ -11,7 +11,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes
 
-TICKET, EPOCH, USES, DROPPED = 1, 2, 4, 5
+TICKET, EPOCH, USES, DROPPED, SOURCES = 1, 2, 4, 5, 7
 """Positions in a handle's routing; see `Routing` of call.cuh."""
 
 

@@ -186,7 +186,7 @@ def new_scratch(program: TritonProgram, max_sources: int) -> dict[str, Tensor]:
     sizes = {
         "within": num_points,
         "within_rows": num_points * program.is_compact,
-        "tile_counts": tiles * program.spec.padded_keys,
+        "tile_counts": tiles * program.padded_columns,
     }
     device = program.device
     return {

@@ -130,6 +130,13 @@ class TritonProgram:
         ranks tell of a dense one: their slots."""
         return self.num_keys + (self.room if self.is_compact else 0)
 
+    @property
+    def padded_columns(self) -> int:
+        """The same with what is behind them: texts count with the fewest ranks, and device/plan.py
+        makes room for more."""
+        keys = self.spec.padded_keys
+        return 2 * max(keys, self.room) if self.is_compact and self.room > LEAST else keys
+
     @cached_property
     def word_places(self) -> dict[str, int]:
         """Where tables of calls have their words, by name; see kernels/device/words.py."""

@@ -156,17 +156,16 @@ def note_refusals(call, first, tag):
     own = sync.word(call, words.RANK)
     left = slabs.status_of(slabs.going_back(call, node))
     for word in tl.static_range(words.RANK_WORDS):
-        at = tl.where(own // ranks.WORD == word, own % ranks.WORD, 0)
-        bit = (own // ranks.WORD == word).to(tl.int32) << at.to(tl.int32)
+        bit = ((own >> 5) == word).to(tl.int32) << (own & 31).to(tl.int32)
         refusing = tl.load(slabs.status_of(slab) + word, mask=exists, other=0)
         refusing = tl.where(exists & (is_theirs == 0), bit, refusing)
         if vectors.largest((refusing != 0).to(tl.int32), 0) > 0:
             for index in range(NODES):
                 bits = vectors.pick(refusing, index, NODES)
-                for peer in range(tl.minimum(num_ranks - word * ranks.WORD, ranks.WORD)):
+                for peer in range(tl.minimum(num_ranks - word * 32, 32)):
                     if (bits >> peer) & 1 == 1:
-                        of_node = word * ranks.WORD + peer
-                        back.note_refusal(call, (first + index) * num_ranks + of_node)
+                        at = first + index
+                        back.note_refusal(call, at * num_ranks + word * 32 + peer)
         # It has been sent, and ranks will be added to it.
         tl.store(left + word, 0, mask=node < sync.word(call, words.NUM_NODES))
 

@@ -43,7 +43,8 @@ def count(
     compact: tl.constexpr,
 ):
     """Rows of every key in this program's tiles, and of a point's key before it there."""
-    counts = counts_of_program(call, keys)
+    row: tl.constexpr = 2 * max(keys, words.MAX_RANKS) if words.IS_WIDE and compact else keys
+    counts = counts_of_program(call, row)
     num_keys = sync.word(call, words.NUM_KEYS)
     for first in range(0, num_columns(call, compact), block):
         tl.store(counts + first + tl.arange(0, block), tl.full((block,), 0, tl.int32))
@@ -135,9 +136,10 @@ def exchange(
     be fewer programs than blocks, and as few as run at once where ranks share a GPU. Of the
     ``table`` that places keys, if one does, ranks tell each other, too."""
     sync.follow(True)
+    row: tl.constexpr = 2 * max(keys, words.MAX_RANKS) if words.IS_WIDE and compact else keys
     blocks = sync.word(call, words.PLAN_BLOCKS)
     for number in range(tl.program_id(0), blocks, tl.num_programs(0)):
-        exchange_block(call, number, blocks, num_sources, keys, tile, tiles, block, compact, table)
+        exchange_block(call, number, blocks, num_sources, row, tile, tiles, block, compact, table)
     for number in range(tl.program_id(0), blocks, tl.num_programs(0)):
         await_counts(call, number, blocks)
 
@@ -254,7 +256,8 @@ def assign(
     sync.follow(True)
     if placed:
         key_to_rank = tables.in_use(call, key_to_rank)
-    counted = counts_of_program(call, keys)
+    row: tl.constexpr = 2 * max(keys, words.MAX_RANKS) if words.IS_WIDE and compact else keys
+    counted = counts_of_program(call, row)
     num_keys = sync.word(call, words.NUM_KEYS)
     columns = num_columns(call, compact)
     node = tl.program_id(0) // (tl.num_programs(0) // sync.word(call, words.NUM_NODES))

@@ -9,7 +9,6 @@ from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync = load("words"), load("vectors"), load("sync")
 
-WORD = tl.constexpr(32)
 IS_WORD = tl.constexpr(words.RANK_WORDS.value == 1)
 
 
@@ -77,7 +76,7 @@ def load_set(at):
     if IS_WORD:
         return tl.load(at)
     rank = tl.arange(0, words.MAX_RANKS)
-    return (tl.load(at + rank // WORD) >> (rank % WORD)) & 1
+    return (tl.load(at + (rank >> 5)) >> (rank & 31)) & 1
 
 
 @triton.jit
@@ -86,7 +85,7 @@ def store_set(at, found):
         tl.store(at, found)
     else:
         rank = tl.arange(0, words.MAX_RANKS)
-        bits = tl.reshape(found << (rank % WORD), [words.RANK_WORDS, WORD])
+        bits = tl.reshape(found << (rank & 31), [words.RANK_WORDS, 32])
         tl.store(at + tl.arange(0, words.RANK_WORDS), vectors.total(bits, 1))
 
 
@@ -97,8 +96,8 @@ def add(at, are_in):
     if IS_WORD:
         tl.atomic_or(at, vectors.total(are_in << rank, 0), sem="relaxed")
     else:
-        bits = are_in << (rank % WORD)
-        tl.atomic_or(at + rank // WORD, bits, mask=are_in != 0, sem="relaxed")
+        bits = are_in << (rank & 31)
+        tl.atomic_or(at + (rank >> 5), bits, mask=are_in != 0, sem="relaxed")
 
 
 @triton.jit
@@ -107,8 +106,8 @@ def add_one(at, peer):
     if IS_WORD:
         tl.atomic_or(at, tl.full((), 1, tl.int32) << peer.to(tl.int32), sem="relaxed")
     else:
-        bit = tl.full((), 1, tl.int32) << (peer % WORD).to(tl.int32)
-        tl.atomic_or(at + peer // WORD, bit, sem="relaxed")
+        bit = tl.full((), 1, tl.int32) << (peer & 31).to(tl.int32)
+        tl.atomic_or(at + (peer >> 5), bit, sem="relaxed")
 
 
 @triton.jit
@@ -123,7 +122,7 @@ def refuses(call, peer):
     at = sync.array(call, words.ROUTING, tl.int32) + words.REFUSING
     if IS_WORD:
         return (tl.load(at) >> peer) & 1
-    return (tl.load(at + peer // WORD) >> (peer % WORD)) & 1
+    return (tl.load(at + (peer >> 5)) >> (peer & 31)) & 1
 
 
 @triton.jit

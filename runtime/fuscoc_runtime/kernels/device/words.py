@@ -7,9 +7,10 @@ and every window has the same layout.
 import triton.language as tl
 
 from fuscoc_runtime.kernels.device import room
-from fuscoc_runtime.kernels.room import num_rank_words, num_slot_bits
+from fuscoc_runtime.kernels.room import LEAST, num_rank_words, num_slot_bits
 
 MAX_RANKS = tl.constexpr(room())  # of a node that there is room for: a power of two
+IS_WIDE = tl.constexpr(MAX_RANKS.value > LEAST)  # more than the texts of kernels count with
 RANK_WORDS = tl.constexpr(num_rank_words(MAX_RANKS.value))  # of a bit for each
 SLOT_BITS = tl.constexpr(num_slot_bits(MAX_RANKS.value))  # a slot code packs (rank, slot); -1 is a
 # dropped point
