@@ -46,10 +46,10 @@ from fuscoc_runtime.face.choice import (
     choose_triton,
     missing_dtype,
 )
-from fuscoc_runtime.kernels.room import LEAST
 from fuscoc_runtime.manifest.decode import decode
 from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import Manifest, ShuffleSpec
+from fuscoc_runtime.room import LEAST
 from fuscoc_runtime.topology import Topology
 from tests.artifact.test_manifest import compiled
 from tests.engine.specs import GRID, artifact

@@ -13,7 +13,7 @@ import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuscoc_runtime.kernels import room
+from fuscoc_runtime import room
 from fuscoc_runtime.kernels.loader import device_module, launching
 from tests.engine import specs
 from tests.engine.fixtures import pool_of

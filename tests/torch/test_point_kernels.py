@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fuscoc_runtime.engine.node.point_kernels import values_at_points, weights_of_slots
 from fuscoc_runtime.engine.node.rings import SOURCES, Launched, RingEntry
-from fuscoc_runtime.kernels.room import MOST_SLOT_BITS
+from fuscoc_runtime.room import MOST_SLOT_BITS
 
 MAX_SOURCES, FANOUT, CAPACITY = 4, 3, 40
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fuscoc_runtime.engine.node.slabs import MOST_SENT, lay_out_slab, num_places
-from fuscoc_runtime.kernels.room import LEAST, MOST, num_slot_bits, room_for
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
+from fuscoc_runtime.room import LEAST, MOST, num_slot_bits, room_for
 from fuscoc_runtime.topology import Topology
 
 MAX_SLAB_BYTES = 64 << 20

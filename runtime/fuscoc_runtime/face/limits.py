@@ -6,8 +6,8 @@ from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.engine.sizes import fixed_length, worst_capacity
 from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.face.options import Options, check_count
-from fuscoc_runtime.kernels.room import num_slot_bits, room_for
 from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.room import num_slot_bits, room_for
 from fuscoc_runtime.scalar import render
 from fuscoc_runtime.topology import Topology
 

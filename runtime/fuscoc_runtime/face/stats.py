@@ -17,8 +17,8 @@ from fuscoc_runtime.engine.node.ragged import RaggedSizes
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.observer import Tally
-from fuscoc_runtime.kernels.room import num_slot_bits, room_for
 from fuscoc_runtime.plan.links import Link
+from fuscoc_runtime.room import num_slot_bits, room_for
 from fuscoc_runtime.topology import Topology
 
 

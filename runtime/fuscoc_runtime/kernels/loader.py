@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from fuscoc_runtime.kernels import device
 from fuscoc_runtime.kernels.interpreter import interpreting
-from fuscoc_runtime.kernels.room import LEAST
 from fuscoc_runtime.manifest.schema import KernelArg, KernelSpec
+from fuscoc_runtime.room import LEAST
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from fuscoc_runtime.kernels.room import LEAST
+from fuscoc_runtime.room import LEAST
 
 MAX_FIELDS = 8
 MAX_INPUTS = 8

@@ -37,10 +37,10 @@ from fuscoc_runtime.engine.node.triton_program import TritonProgram
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.kernels.commands import carry_out
 from fuscoc_runtime.kernels.loader import address
-from fuscoc_runtime.kernels.room import num_routing_words
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.plan.agree import attempt
+from fuscoc_runtime.room import num_routing_words
 
 MAX_POINTS = 1 << 30
 """Of all ranks: kernels count slots in 32 bits, with padding, which is as many at the most."""

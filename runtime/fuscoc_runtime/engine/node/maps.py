@@ -27,7 +27,7 @@ from fuscoc_runtime.engine.node.weights import WEIGHT_BITS, put_weights
 from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.engine.row_fields import like_the_source
 from fuscoc_runtime.engine.row_kernels import take_rows, weigh_rows
-from fuscoc_runtime.kernels.room import num_slot_bits, room_for
+from fuscoc_runtime.room import num_slot_bits, room_for
 
 UNIT_WEIGHT = 0x3F800000 << WEIGHT_BITS  # the bits of 1.0f, where a point keeps its weight
 

@@ -37,7 +37,7 @@ from fuscoc_runtime.kernels.cuda import (
     load_kernels,
     set_words,
 )
-from fuscoc_runtime.kernels.room import num_routing_words, num_slot_bits, room_for
+from fuscoc_runtime.room import num_routing_words, num_slot_bits, room_for
 
 
 class CudaNode:

@@ -19,8 +19,8 @@ from fuscoc_runtime.engine.node.rings import Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Limits, lay_out
 from fuscoc_runtime.errors import OptionError
-from fuscoc_runtime.kernels.room import room_for
 from fuscoc_runtime.manifest.schema import PiecesSpec
+from fuscoc_runtime.room import room_for
 
 MAX_RAGGED_ENTRIES = 16384
 """Of outer indices with sizes of their own, for whose boxes there is memory."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from fuscoc_runtime.engine.node.slabs import MOST_SENT, lay_out_slab, num_places
 from fuscoc_runtime.engine.sizes import worst_capacity
-from fuscoc_runtime.kernels.room import num_slot_bits, room_for
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
+from fuscoc_runtime.room import num_slot_bits, room_for
 from fuscoc_runtime.topology import Topology
 
 FIRST_SOURCES, FIRST_SENT = 128, 16 << 20

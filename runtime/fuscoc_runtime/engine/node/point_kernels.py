@@ -11,7 +11,7 @@ from torch import Tensor
 from fuscoc_runtime.engine.node.rings import SOURCES, Launched
 from fuscoc_runtime.kernels.launches import start
 from fuscoc_runtime.kernels.loader import device_module
-from fuscoc_runtime.kernels.room import num_slot_bits, room_for
+from fuscoc_runtime.room import num_slot_bits, room_for
 
 TILE = 1024
 INTERPRETED_TILE = 1 << 16

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fuscoc_runtime.kernels.room import LEAST
 from fuscoc_runtime.manifest.schema import PiecesSpec
+from fuscoc_runtime.room import LEAST
 
 PLAN_POINTS = 1024  # points of one CTA of the plan kernel, at most
 WARP = 32

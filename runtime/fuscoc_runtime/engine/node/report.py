@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fuscoc_runtime.kernels.room import room_for
+from fuscoc_runtime.room import room_for
 
 # Positions in the report, behind which every rank has some; see kernels/device/words.py.
 ROWS, ABORTED, SLOTS = 0, 1, 2

@@ -13,8 +13,8 @@ from torch import Tensor
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.state import lay_out
 from fuscoc_runtime.kernels.loader import address
-from fuscoc_runtime.kernels.room import room_for
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
+from fuscoc_runtime.room import room_for
 from fuscoc_runtime.topology import Topology
 
 HEADER_BYTES = 1024

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.engine.node.rings import Launched, RingEntry, ring_size
-from fuscoc_runtime.kernels.room import LEAST
+from fuscoc_runtime.room import LEAST
 
 if TYPE_CHECKING:
     from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes

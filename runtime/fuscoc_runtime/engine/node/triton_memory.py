@@ -15,7 +15,7 @@ from fuscoc_runtime.engine.node.slabs import staged_places
 from fuscoc_runtime.engine.node.state import Limits, lay_out, view_points
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
 from fuscoc_runtime.kernels.loader import address
-from fuscoc_runtime.kernels.room import num_routing_words
+from fuscoc_runtime.room import num_routing_words
 
 LONG_WAIT = {"cpu": 50, "cuda": 1 << 14}
 """Polls after which a wait is shown to the host: some milliseconds."""

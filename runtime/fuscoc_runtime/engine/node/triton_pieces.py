@@ -23,9 +23,9 @@ from fuscoc_runtime.engine.node.triton_program import TritonProgram
 from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.kernels.commands import Command, Launch
 from fuscoc_runtime.kernels.loader import address
-from fuscoc_runtime.kernels.room import num_routing_words, room_for
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, PiecesSpec, ShuffleSpec
+from fuscoc_runtime.room import num_routing_words, room_for
 
 MAX_CHAINING = 4096
 """Programs that plan groups of entries: none waits for another."""

@@ -22,10 +22,10 @@ from fuscoc_runtime.kernels.loader import (
     load_device_kernel,
     load_kernel,
 )
-from fuscoc_runtime.kernels.room import LEAST, num_slot_bits, room_for
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.plan import key_to_rank
+from fuscoc_runtime.room import LEAST, num_slot_bits, room_for
 
 COMBINED = ("rows", "result", "result_bytes")
 """What a combine is given of every field."""

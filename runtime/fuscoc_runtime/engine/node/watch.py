@@ -41,9 +41,9 @@ from fuscoc_runtime.errors import (
     SourceClashError,
     TablesDifferError,
 )
-from fuscoc_runtime.kernels.room import LEAST
 from fuscoc_runtime.manifest.declared import Declared, DenseTarget, PackedTarget
 from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.room import LEAST
 from fuscoc_runtime.scalar import render
 
 POLL_SECONDS = 100e-6

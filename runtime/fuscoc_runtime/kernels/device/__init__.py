@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fuscoc_runtime.kernels.room import LEAST
+from fuscoc_runtime.room import LEAST
 
 _room = LEAST
 

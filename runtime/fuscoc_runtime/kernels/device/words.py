@@ -7,7 +7,7 @@ and every window has the same layout.
 import triton.language as tl
 
 from fuscoc_runtime.kernels.device import room
-from fuscoc_runtime.kernels.room import LEAST, num_rank_words, num_slot_bits
+from fuscoc_runtime.room import LEAST, num_rank_words, num_slot_bits
 
 MAX_RANKS = tl.constexpr(room())  # of a node that there is room for: a power of two
 IS_WIDE = tl.constexpr(MAX_RANKS.value > LEAST)  # more than the texts of kernels count with
