@@ -2,6 +2,8 @@
 is that word; a larger one is a vector, which is 1 at its ranks.
 """
 
+# ruff: noqa: SIM108 - the branch that a constant rules out is not compiled
+
 import triton
 import triton.language as tl
 
@@ -16,67 +18,83 @@ IS_WORD = tl.constexpr(words.RANK_WORDS.value == 1)
 def one(peer, is_in):
     """The set of a rank that ``is_in``, 1, or of none, 0."""
     if IS_WORD:
-        return (is_in << peer).to(tl.int32)
-    return tl.where(tl.arange(0, words.MAX_RANKS) == peer, is_in, 0).to(tl.int32)
+        made = (is_in << peer).to(tl.int32)
+    else:
+        made = tl.where(tl.arange(0, words.MAX_RANKS) == peer, is_in, 0).to(tl.int32)
+    return made
 
 
 @triton.jit
 def none():
     """The set without ranks."""
     if IS_WORD:
-        return tl.full((), 0, tl.int32)
-    return tl.full((words.MAX_RANKS,), 0, tl.int32)
+        made = tl.full((), 0, tl.int32)
+    else:
+        made = tl.full((words.MAX_RANKS,), 0, tl.int32)
+    return made
 
 
 @triton.jit
 def of(peers, are_in):
     """The set of those ranks of a vector that ``are_in``."""
     if IS_WORD:
-        return vectors.total(are_in.to(tl.int32) << peers.to(tl.int32), 0)
-    is_it = peers[:, None] == tl.arange(0, words.MAX_RANKS)[None, :]
-    return vectors.total((is_it & are_in[:, None]).to(tl.int32), 0)
+        made = vectors.total(are_in.to(tl.int32) << peers.to(tl.int32), 0)
+    else:
+        is_it = peers[:, None] == tl.arange(0, words.MAX_RANKS)[None, :]
+        made = vectors.total((is_it & are_in[:, None]).to(tl.int32), 0)
+    return made
 
 
 @triton.jit
 def has(found, peer):
     """1 if a rank is in a set, else 0."""
     if IS_WORD:
-        return (found >> peer) & 1
-    return vectors.pick(found, peer, words.MAX_RANKS)
+        made = (found >> peer) & 1
+    else:
+        made = vectors.pick(found, peer, words.MAX_RANKS)
+    return made
 
 
 @triton.jit
 def have(found, peers):
     """The same of each rank of a vector; numbers that are none are in no set."""
     if IS_WORD:
-        return (found >> peers) & 1
-    is_it = peers[:, None] == tl.arange(0, words.MAX_RANKS)[None, :]
-    return vectors.total(tl.where(is_it, found[None, :], 0), 1)
+        made = (found >> peers) & 1
+    else:
+        is_it = peers[:, None] == tl.arange(0, words.MAX_RANKS)[None, :]
+        made = vectors.total(tl.where(is_it, found[None, :], 0), 1)
+    return made
 
 
 @triton.jit
 def each(found):
     """A vector that is 1 at the ranks of a set."""
     if IS_WORD:
-        return (found >> tl.arange(0, words.MAX_RANKS)) & 1
-    return found
+        made = (found >> tl.arange(0, words.MAX_RANKS)) & 1
+    else:
+        made = found
+    return made
 
 
 @triton.jit
 def is_any(found):
     """Whether a set has ranks."""
     if IS_WORD:
-        return found != 0
-    return vectors.largest(found, 0) != 0
+        made = found != 0
+    else:
+        made = vectors.largest(found, 0) != 0
+    return made
 
 
 @triton.jit
 def load_set(at):
     """A set from memory."""
     if IS_WORD:
-        return tl.load(at)
-    rank = tl.arange(0, words.MAX_RANKS)
-    return (tl.load(at + (rank >> 5)) >> (rank & 31)) & 1
+        made = tl.load(at)
+    else:
+        rank = tl.arange(0, words.MAX_RANKS)
+        made = (tl.load(at + (rank >> 5)) >> (rank & 31)) & 1
+    return made
 
 
 @triton.jit
@@ -121,8 +139,10 @@ def refuses(call, peer):
     """1 if a rank is one of them, else 0."""
     at = sync.array(call, words.ROUTING, tl.int32) + words.REFUSING
     if IS_WORD:
-        return (tl.load(at) >> peer) & 1
-    return (tl.load(at + (peer >> 5)) >> (peer & 31)) & 1
+        made = (tl.load(at) >> peer) & 1
+    else:
+        made = (tl.load(at + (peer >> 5)) >> (peer & 31)) & 1
+    return made
 
 
 @triton.jit
