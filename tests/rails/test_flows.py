@@ -13,6 +13,7 @@ from tests.engine.pool import Pool
 from tests.node_triton.rank_work import batch
 from tests.rails import exact_work, flow_work
 from tests.rails.test_exact import NIGHTLY, RANKS, by, path
+from tests.rails.test_rails import check_that_the_last_is_named
 
 pool = pool_of(6)
 
@@ -138,3 +139,8 @@ def test_a_combine_that_one_rank_refuses(pool: Pool) -> None:
 def test_a_dispatch_that_one_rank_refuses(pool: Pool) -> None:
     plain = pool.run(exact_work.a_refused_dispatch, 4, path(PLAIN), "2x2")
     assert pool.run(exact_work.a_refused_dispatch, 4, path(BALANCED), "2x2") == plain
+
+
+@NIGHTLY
+def test_a_rank_that_dies_is_named() -> None:
+    check_that_the_last_is_named(exact_work.one_dies, 4, path(BALANCED), "2x2")
