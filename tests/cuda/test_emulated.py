@@ -23,6 +23,11 @@ HOST = torch.device("cpu")
 Compiled = Callable[..., Path]
 
 
+def all_calls(run: dense_run.Run) -> list[str]:
+    """What is wrong with one of every batch."""
+    return [each for batch in run.batches for each in run.call(batch)]
+
+
 @pytest.mark.parametrize(
     ("case", "num_ranks", "arch"),
     [
@@ -77,8 +82,7 @@ def test_calls(
 
     def calls() -> list[str]:
         run = dense_run.Run(folder, case, HOST, range(2))
-        wrong = [each for batch in run.batches for each in run.call(batch)]
-        return wrong + run.refusal()
+        return all_calls(run) + run.refusal()
 
     with emulated_ranks(num_ranks, arch) as world:
         assert world.run(calls) == []
@@ -90,9 +94,9 @@ def test_calls(
         ("ulysses", 2, 90),
         ("redistribute_long_rows", 3, 90),
         ("kv_long_pages", 2, 90),
-        ("transposed_u8", 3, 90),
+        ("vit_patches", 3, 90),  # parts are cleared first
         pytest.param("fft_transpose", 4, 90, marks=pytest.mark.nightly),
-        pytest.param("vit_patches", 3, 90, marks=pytest.mark.nightly),
+        pytest.param("transposed_u8", 3, 90, marks=pytest.mark.nightly),
         pytest.param("turned", 2, 90, marks=pytest.mark.nightly),
         pytest.param("kv_short_runs", 2, 80, marks=pytest.mark.nightly),
         pytest.param("uneven", 3, 90, marks=pytest.mark.nightly),
@@ -107,7 +111,7 @@ def test_lent_results(
 
     def calls() -> list[str]:
         run = dense_run.Run(folder, case, HOST, range(2), lends=True)
-        wrong = [each for batch in run.batches for each in run.call(batch)]
+        wrong = all_calls(run)
         assert isinstance(run.dense.node, PiecesNode)
         [rows], results = run.dense.node.rows, run.dense.node.results
         assert results is not None
@@ -116,8 +120,8 @@ def test_lent_results(
         if rows._version != before:
             wrong.append("rows that autograd has saved go with the results")
         wrong += run.refusal(of_combine=True) + run.refusal()
-        after = [each for batch in run.batches for each in run.call(batch)]
-        return wrong + [each for each in after if "Trouble" not in each]  # that of the refusals
+        # What is told of troubles is that of the refusals.
+        return wrong + [each for each in all_calls(run) if "Trouble" not in each]
 
     with emulated_ranks(num_ranks, arch) as world:
         assert world.run(calls) == []
@@ -130,7 +134,7 @@ def test_parts_of_strips(constants: dict[str, int], dense: Compiled) -> None:
 
     def calls() -> list[str]:
         run = dense_run.Run(folder, "vit_nchw_strips", HOST, range(2))
-        return [each for batch in run.batches for each in run.call(batch)]
+        return all_calls(run)
 
     with emulated_ranks(2, **constants) as world:
         assert world.run(calls) == []

@@ -1,12 +1,14 @@
-"""Fixtures that tests of several rooms have."""
+"""What tests of several rooms are set up with."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from fuscoc_runtime.engine.streams import CallOrder
 from tests.engine.pool import Pool
 
 
@@ -20,3 +22,17 @@ def pool_of(num_ranks: int) -> Any:
         processes.close()
 
     return pool
+
+
+def noted_turns(monkeypatch: pytest.MonkeyPatch) -> list[CallOrder]:
+    """Whose turns of calls are under way from now on, the innermost last."""
+    under_way: list[CallOrder] = []
+
+    @contextmanager
+    def turn(order: CallOrder) -> Iterator[None]:
+        under_way.append(order)
+        yield
+        under_way.pop()
+
+    monkeypatch.setattr(CallOrder, "turn", turn)
+    return under_way

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ import fuscoc
 from fuscoc_runtime import Shuffle, fused_shuffle
 from fuscoc_runtime.engine.node import into_repeats
 from fuscoc_runtime.engine.row_kernels import accumulate_rows
-from fuscoc_runtime.engine.streams import CallOrder
 from fuscoc_runtime.errors import InputError, PlaceRangeError
 from fuscoc_runtime.face import into
+from tests.engine.fixtures import noted_turns
 
 ROWS = """
 shuffle rows {
@@ -205,20 +204,12 @@ def test_rows_are_added_in_the_turn_of_a_call(
 ) -> None:
     """For the next one, on whatever stream, puts its own where they are."""
     text = ROWS.replace("into entry[at(s)]", "into entry[at(s)] reduce sum")
-    turns: list[str] = []
-    found: list[bool] = []
-
-    @contextmanager
-    def turn(_: CallOrder) -> Iterator[None]:
-        turns.append("begun")
-        yield
-        turns.pop()
+    turns, found = noted_turns(monkeypatch), list[bool]()
 
     def noted(rows: Tensor, index: Tensor, memory: Tensor) -> None:
         found.append(len(turns) == 1)
         accumulate_rows(rows, index, memory)
 
-    monkeypatch.setattr(CallOrder, "turn", turn)
     for module in (into, into_repeats):
         monkeypatch.setattr(module, "accumulate_rows", noted)
     with Shuffle(fuscoc.compile(text, tmp_path / "rows"), **sizes) as adding:

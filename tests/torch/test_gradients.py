@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,12 +16,12 @@ from fuscoc_runtime.engine import linear
 from fuscoc_runtime.engine.linear import fresh_rows, rows_in_slots
 from fuscoc_runtime.engine.node import maps
 from fuscoc_runtime.engine.row_kernels import take_rows, weigh_rows
-from fuscoc_runtime.engine.streams import CallOrder
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.face.executor import Executor
 from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
+from tests.engine.fixtures import noted_turns
 
 WEIGHTED = specs.routed("f64", hidden=2, keys=4, topk=2).replace("w(t, k) : f32", "w(t, k) : f64")
 MOVED = specs.MOVED.replace("a : f16[5]", "a : f64[3]")
@@ -232,14 +231,7 @@ def test_rows_are_read_in_the_turns_of_calls(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For the next call, on whatever stream, puts its rows where these are."""
-    turns: list[str] = []
-    found: list[bool] = []
-
-    @contextmanager
-    def turn(_: CallOrder) -> Iterator[None]:
-        turns.append("begun")
-        yield
-        turns.pop()
+    turns, found = noted_turns(monkeypatch), list[bool]()
 
     def noting(read: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*given: Any) -> Any:
@@ -248,7 +240,6 @@ def test_rows_are_read_in_the_turns_of_calls(
 
         return noted
 
-    monkeypatch.setattr(CallOrder, "turn", turn)
     for module in (linear, maps):
         for read in (take_rows, weigh_rows):
             monkeypatch.setattr(module, read.__name__, noting(read))

@@ -159,23 +159,31 @@ class Executor:
     def combine(self, rows: Any, handle: Any, named: Mapping[str, Any]) -> dict[str, Tensor]:
         started = self.observer.begins_combine()
         engine = self.engine.reply or self.engine
-        result = engine.combine(rows, handle, named)
         if isinstance(engine, NodeEngine) and engine.results is not None:
-            result = self._lent(engine, engine.results, result)
+            result = self._lend(engine, engine.results, rows, handle, named)
+        else:
+            result = engine.combine(rows, handle, named)
         self.observer.combined(started)
         if self.repeats_back is not None:
             self.repeats_back.remember_combine(rows, handle)
         return result
 
-    def _lent(
-        self, engine: NodeEngine, memory: Tensor, result: dict[str, Tensor]
+    def _lend(
+        self,
+        engine: NodeEngine,
+        memory: Tensor,
+        rows: Any,
+        handle: Any,
+        named: Mapping[str, Any],
     ) -> dict[str, Tensor]:
-        """A result as a user is given it, which lies in ``memory`` of the window. Hooks would save
-        that unchecked."""
+        """A combine whose result lies in ``memory`` of the window. Hooks would save that unchecked:
+        they get a copy, which is made before any other call can have its turn."""
         if saves_unchecked():
             with current_device(engine.members.device), engine.order.turn():
+                result = engine.combine(rows, handle, named)
                 return {name: each.clone() for name, each in result.items()}
         self.observer.lend_results(memory)
+        result = engine.combine(rows, handle, named)
         return {name: each.detach() for name, each in result.items()}
 
     def repeat_combine(

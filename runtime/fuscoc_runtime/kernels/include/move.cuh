@@ -249,9 +249,9 @@ __device__ __forceinline__ void move(const Call& call) {
     if (warp < kCarriers<Shape>) kind.carrier(warp).open();
   // While ranks meet, boxes of the call before are counted, which often are those of this one; or, where inputs say what
   // moves, those that are made meanwhile.
-  const auto wait = [&](u32 enough) {
+  const auto wait = [&](u32 also) {  // or until this bit is set
     if (threadIdx.x == 0)
-      while (!((planned = load_acquire(&call.state->planned)) & enough) && planned % kMade != 1) __nanosleep(32);
+      while (!((planned = load_acquire(&call.state->planned)) & also) && planned % kMade != 1) __nanosleep(32);
   };
   bool looked = Kind::kShares;
   if constexpr (Shape::looks_up) {

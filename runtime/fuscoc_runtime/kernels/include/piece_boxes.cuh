@@ -161,7 +161,7 @@ struct PieceBoxes {
     Cutter<Shape::unit_bytes(kField), num_steps>{box, u32(Shape::tile_bytes) / (small() ? kPartsOfTile : 1)}.cut();
   }
 
-  // Whether what is kept is of this piece, too: what this warp makes of it, or another one.
+  // Whether what is kept is of this piece, too: of the kind of boxes that this warp makes, or of a given one.
   template <int kPiece>
   __device__ __forceinline__ bool is_kept(const PieceOf<Shape>& piece) const { return is_kept<kPiece>(piece, kind); }
   template <int kPiece>

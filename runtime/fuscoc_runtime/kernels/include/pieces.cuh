@@ -136,8 +136,8 @@ struct Pieces : PieceBoxesBack<Shape, Relation> {
       store_relaxed(ready_word(call, threadIdx.x, call.rank, 0), tagged(u32(num_entries * Relation::num_pieces), epoch));
     }
   }
-  // Where all boxes for dispatch are there before the ranks have met, it counts their items meanwhile. A thread may know
-  // of one that is not.
+  // Where all boxes for dispatch are there before the ranks have met, it counts their items meanwhile. `lacks`: this
+  // thread's entry has none yet.
   __device__ __forceinline__ void tell_ahead(i64 num_entries, bool lacks) {
     if (lacks) shared.remade = 1;
     __syncthreads();
@@ -147,7 +147,7 @@ struct Pieces : PieceBoxesBack<Shape, Relation> {
     __threadfence();
     atomicAdd(&call.state->planned, kAhead);
   }
-  // When they have met: whether these are right, and it may begin. A thread may know of one that is not.
+  // When they have met: whether these are right, and it may begin. `differs`: that of this thread's entry is not.
   __device__ __forceinline__ bool tell_as_ahead(i64 num_entries, bool differs) {
     if (differs) shared.remade = 1;
     __syncthreads();  // what is kept of peers is there before dispatch begins

@@ -452,8 +452,8 @@ __device__ __forceinline__ void end_plan(const Call& call, const Numbers& number
 
 // What the next kernel waits for, which may have started, is there: it waits for all CTAs to say so. By one
 // thread, behind `__syncthreads`.
-constexpr u32 kMade = 1 << 16;   // and it is not what has been there before, or ahead,
-constexpr u32 kAhead = 1 << 17;  // which is told before the ranks have met
+constexpr u32 kMade = 1 << 16;   // boxes were made anew: who has counted their items counts again
+constexpr u32 kAhead = 1 << 17;  // boxes are there to be counted, and the ranks have not met yet
 __device__ __forceinline__ void tell_planned(const Call& call, u32 made = 0) {
   __threadfence();
   atomicAdd(&call.state->planned, 1u | made);
