@@ -323,7 +323,7 @@ def measure(
             x = x.view(*case.source.shape[:2], *x.shape[1:])
         if name.startswith("ulysses"):
             x = x.view(*case.source.shape[:2], -1)
-        state = {}
+        state, lent = {}, shuffle.engine.results  # None where results are their own
 
         def dispatch() -> None:
             state["rows"], state["handle"] = shuffle.dispatch(x, **case.inputs)
@@ -351,8 +351,8 @@ def measure(
         if case.back is not None:
             calls |= {"back": combine, "torch back": torch_back}
             state["work"] = state["rows"].clone()
-            if lends:
-                shuffle.engine.results.fill_(0xA5)
+            if lent is not None:
+                lent.fill_(0xA5)
             combine()
             shuffle.check()
             returned = flat(x if case.returned is None else case.returned)
@@ -368,7 +368,7 @@ def measure(
         bound = times.pop("bound", case.num_remote / NVLINK * 1e6)
         assert shuffle.backend == backend
         sms = "all" if num_sms is None else str(num_sms)
-        sms += ", lent" if lends else ""
+        sms += "" if lent is None else ", lent"
         cells = [name, backend, sms, f"{bound:.1f}"]
         for key in ("there", "back"):
             if key in times:

@@ -106,7 +106,7 @@ VARIANTS = {
 @pytest.mark.parametrize(
     ("variant", "topology"),
     [
-        # The suite runs every variant on one of the two, in turn.
+        # The suite runs every variant on one of the first two, in turn; one rank is for the night.
         pytest.param(variant, topology, marks=[] if number % 2 == turn else [pytest.mark.nightly])
         for number, variant in enumerate(VARIANTS)
         for turn, topology in enumerate(("2x2", "3x2", "1x1"))
