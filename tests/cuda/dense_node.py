@@ -88,10 +88,8 @@ class Dense:
         num_points = max(len(self._points(r, each)) for d in data for r, each in enumerate(d))
         self.points_each = self.shuffle.program.num_points_each(self.num_ranks)
         most = num_points // self.points_each + spare
-        if lends:  # a whole source has room
-            (field,) = self.shuffle.program.buffers["source"]
-            sources = [each.source[field.name] for d in data for each in d]
-            most += max(each.numel() for each in sources) // field.num_elems
+        if lends:
+            most += self.segments_of(data)
         layouts = [each for d in data for each in reference.route(self.shuffle, d)[1]]
         capacity = max(each.num_slots for each in layouts) + SPARE
         assert self.shuffle.cuda is not None
@@ -174,6 +172,15 @@ class Dense:
             None if weight is None else batch.inputs[weight.name].to(torch.float32),
             num_slots=batch.num_slots if self.node.program.given_slots else 0,
             ragged=ragged,
+        )
+
+    def segments_of(self, data: list[list[RankData]]) -> int:
+        """How many the largest source has, moved or not: room for them lends a whole result."""
+        return max(
+            each.source[field.name].numel() // field.num_elems
+            for field in self.shuffle.program.buffers["source"]
+            for ranks in data
+            for each in ranks
         )
 
     def combine(self, batch: Batch, handle: Launched) -> dict[str, Tensor]:

@@ -136,7 +136,7 @@ class Run:
         shuffle = Shuffle(
             self.path,
             device=self.device,
-            max_sources=limits.max_sources,
+            max_sources=limits.max_sources + lends * self.dense.segments_of(self.data),
             capacity=limits.capacity,
             lend_results=lends,
         )
