@@ -86,7 +86,7 @@ def remote_item(call, item):
 @triton.jit
 def most_sources(call):
     """The most source segments of any rank."""
-    return tl.load(array_of_sources(call) + words.MOST_SOURCES).to(tl.int64)
+    return tl.load(sync.array(call, words.ROUTING, tl.int32) + words.MOST_SOURCES).to(tl.int64)
 
 
 @triton.jit
@@ -105,4 +105,4 @@ def own_sources(call, num_sources):
 
 @triton.jit
 def array_of_sources(call):
-    return sync.array(call, words.ROUTING, tl.int32)
+    return sync.array(call, words.ROUTING, tl.int32) + words.SOURCES

@@ -1,0 +1,41 @@
+"""How many ranks of a node kernels have room for, and what follows from it.
+
+Arrays with a place for every rank have as many places, and so have vectors. Rank and slot share a
+word: more ranks leave fewer slots.
+"""
+
+from __future__ import annotations
+
+LEAST, MOST = 8, 128
+"""Ranks that kernels have room for, powers of two. Most machines have as few, and CUDA kernels no more."""
+
+CODE_BITS = 31
+"""Of a slot code, whose sign says that there is none."""
+
+MOST_SLOT_BITS = 27
+
+
+def room_for(num_ranks: int) -> int:
+    """For a node of so many ranks.
+
+    Raises:
+        ValueError: no kernels have room for them.
+    """
+    if num_ranks > MOST:
+        raise ValueError(f"{num_ranks} ranks in a node, more than {MOST}")
+    return max(LEAST, 1 << (num_ranks - 1).bit_length())
+
+
+def num_rank_words(room: int) -> int:
+    """Words of 32 bits in which each rank has a bit."""
+    return -(-room // 32)
+
+
+def num_slot_bits(room: int) -> int:
+    """Bits of a slot code that are the slot's."""
+    return min(MOST_SLOT_BITS, CODE_BITS - (room - 1).bit_length())
+
+
+def num_routing_words(room: int) -> int:
+    """Of a handle: source segments of every rank, seven numbers, the ranks that refuse."""
+    return room + 7 + num_rank_words(room)
