@@ -82,7 +82,7 @@ def pretend(shuffle: Shuffle, epoch: int) -> None:
     """Let the latest dispatch, meeting and combine have been of that number."""
     node = shuffle.engine.node
     node.state[[PLAN_EPOCH, MEETINGS]] = epoch
-    node._routing[3] = epoch
+    node._routing[11] = epoch
     node._epoch = epoch
     node._memory.pretend(epoch, epoch)
     shuffle.engine.members.meet("test")

@@ -43,11 +43,11 @@ def path(text: str) -> str:
 
 def with_room(group: Any, work: Callable[..., Any], *arguments: Any) -> Any:
     """Do ``work`` on a rank whose kernels have room for the most ranks."""
-    least, room.LEAST = room.LEAST, room.MOST
+    fewest, room.room_for.__defaults__ = room.room_for.__defaults__, (room.MOST,)
     try:
         return work(group, *arguments)
     finally:
-        room.LEAST = least
+        room.room_for.__defaults__ = fewest
 
 
 @pytest.mark.parametrize("text", [SMALL, COMPACT], ids=["expanded", "compact"])

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuscoc_runtime.engine.node.point_kernels import values_at_points, weights_of_slots
-from fuscoc_runtime.engine.node.rings import SOURCES, Launched, RingEntry
+from fuscoc_runtime.engine.node.rings import Launched, RingEntry
 from fuscoc_runtime.room import MOST_SLOT_BITS
 
 MAX_SOURCES, FANOUT, CAPACITY = 4, 3, 40
@@ -55,7 +55,7 @@ def test_points_and_slots(
             each[source] = torch.tensor([code(place) for place in points])
     points = weights.view(torch.int32).long() << 32 | codes.long() & 0xFFFFFFFF
     points[rank] = stale  # a rank does not tell itself
-    num_sources_of = torch.tensor([*[0] * SOURCES, *map(len, routing), 0], dtype=torch.int32)
+    num_sources_of = torch.tensor([*map(len, routing), 0], dtype=torch.int32)
     nothing = torch.empty(0, dtype=torch.int32)
     handle = Launched(
         RingEntry(0, 1, 0, False),

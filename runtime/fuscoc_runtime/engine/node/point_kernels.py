@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.engine.node.rings import SOURCES, Launched
+from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.kernels.launches import start
 from fuscoc_runtime.kernels.loader import device_module
-from fuscoc_runtime.room import num_slot_bits, room_for
+from fuscoc_runtime.room import first_source, num_slot_bits, room_for
 
 TILE = 1024
 INTERPRETED_TILE = 1 << 16
@@ -27,12 +27,13 @@ def weights_of_slots(
     """
     num_ranks, max_sources, fanout = points.shape
     assert handle.weights is not None
-    own, sources = handle.weights.contiguous(), handle.routing[SOURCES:]
+    room = room_for(num_ranks)
+    own, sources = handle.weights.contiguous(), handle.routing[first_source(room) :]
     of_slot = torch.zeros(capacity, dtype=torch.float32, device=points.device)
     held = torch.full((capacity,), -1, dtype=torch.int64, device=points.device)
     _launch(
         "to_slots", points.numel(), points, handle.codes, own, sources, of_slot, held,
-        points.numel(), max_sources * fanout, rank, fanout, num_slot_bits(room_for(num_ranks)),
+        points.numel(), max_sources * fanout, rank, fanout, num_slot_bits(room),
     )  # fmt: skip
     return of_slot, held
 

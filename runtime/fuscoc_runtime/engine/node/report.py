@@ -10,8 +10,6 @@ import torch
 
 from fuscoc_runtime.room import room_for
 
-# Positions in the report, behind which every rank has some; see kernels/device/words.py.
-ROWS, ABORTED, SLOTS = 0, 1, 2
 BUSY_SECONDS = 20e-3
 PAUSE_SECONDS = 100e-6
 LOOK_SECONDS = 1.0
@@ -48,15 +46,16 @@ class Other:
 class Report:
     """Words in the host's memory, which kernels write.
 
-    Every word of a call has its epoch in the upper half, so they may come in any order.
+    Every word of a call has its epoch in the upper half, so they may come in any order. There are
+    the slots of every rank that there is room for, its sources, two words, and what others have
+    said; see kernels/device/words.py.
     """
 
     def __init__(self, device: torch.device, num_ranks: int) -> None:
         self._device, self._num_ranks = device, num_ranks
-        room, on_gpu = room_for(num_ranks), device.type == "cuda"
-        self._sources, self._others = SLOTS + room, SLOTS + 2 * room
-        num_words = self._others + room
-        self.words = torch.zeros(num_words, dtype=torch.int64, pin_memory=on_gpu)
+        self._room, on_gpu = room_for(num_ranks), device.type == "cuda"
+        self._others = 2 * self._room + 2
+        self.words = torch.zeros(self._others + self._room, dtype=torch.int64, pin_memory=on_gpu)
         self._seen = self.words.numpy()
 
     def wait(self, epoch: int) -> Planned:
@@ -74,11 +73,12 @@ class Report:
             else:
                 os.sched_yield()
         low = [signed(word) for word in self._seen[: self._others].tolist()]
+        *_, num_rows, is_aborted = low
         return Planned(
-            tuple(low[SLOTS : SLOTS + self._num_ranks]),
-            tuple(low[self._sources : self._sources + self._num_ranks]),
-            low[ROWS],
-            low[ABORTED] != 0,
+            tuple(low[: self._num_ranks]),
+            tuple(low[self._room : self._room + self._num_ranks]),
+            num_rows,
+            is_aborted != 0,
         )
 
     def take_others(self) -> list[Other]:

@@ -11,7 +11,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes
 
-TICKET, EPOCH, USES, DROPPED, SOURCES = 1, 2, 4, 5, 7
+TICKET, EPOCH, USES, DROPPED = 9, 10, 13, 14
 """Positions in a handle's routing; see `Routing` of call.cuh."""
 
 

@@ -429,7 +429,7 @@ def sum_rows(
             item = sync.take(state, words.NEXT_ITEM)
             if item < num_items:
                 source_rank, index = points.remote_item(call, item)
-                limit = tl.load(points.array_of_sources(call) + source_rank).to(tl.int64)
+                limit = points.sources_of(call, source_rank)
                 first = index * size
                 if reduced_at is not None:
                     first = reduced_at(call, first_place, first)

@@ -163,7 +163,7 @@ def dispatch(
         else:
             source_rank, group = points.remote_item(call, item - num_groups)
             begin = source_of(call, group * size, across, first, end)
-            limit = tl.load(points.array_of_sources(call) + source_rank).to(tl.int64)
+            limit = points.sources_of(call, source_rank)
             if begin < limit:
                 flag = flags + source_rank * max_sources + begin // size
                 stage: tl.constexpr = words.DISPATCH_GROUP_ROWS

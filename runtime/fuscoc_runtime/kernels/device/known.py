@@ -52,9 +52,9 @@ def carry_out_none(call):
     """Let the running dispatch have no segments, of any rank."""
     routing = sync.array(call, words.ROUTING, tl.int32)
     for peer in range(words.MAX_RANKS):
-        tl.store(routing + words.SOURCES + peer, 0)
+        tl.store(routing + peer + words.SOURCES, 0)
     tl.store(routing + words.MOST_SOURCES, 0)
-    ranks.let_all_refuse(call)
+    ranks.store_set(routing + words.REFUSING, ranks.everyone())
 
 
 @triton.jit(do_not_specialize=range(3))
@@ -172,12 +172,12 @@ def route(call, said, known):
         theirs = tl.load(they_say + peer)
         note_other(call, peer, said, theirs)
         agrees = (said >= 0) & (theirs == said)
-        sources = tl.load(known + words.SOURCES + peer, mask=agrees, other=0)
-        tl.store(routing + words.SOURCES + peer, sources)
+        sources = tl.load(known + peer + words.SOURCES, mask=agrees, other=0)
+        tl.store(routing + peer + words.SOURCES, sources)
         most = tl.maximum(most, sources)
         others |= ranks.one(peer, tl.where(agrees, 0, 1))
     tl.store(routing + words.MOST_SOURCES, most)
-    ranks.keep_refusing(call, others)
+    ranks.store_set(routing + words.REFUSING, others)
     tl.store(routing + words.EPOCH, ACROSS)
     # All have begun this call: combine need not wait for that once more.
     tl.store(state + words.COMBINE_SAW_PLAN, tl.load(state + words.PLAN_EPOCH) - 1)

@@ -70,7 +70,7 @@ def copy(
     else:
         places = sources * cells
     tiles = load_sources(source_fields, places, goes)
-    bases = tl.load(call + words.WINDOWS + (codes >> words.SLOT_BITS), mask=goes, other=0)
+    bases = tl.load(call + (codes >> words.SLOT_BITS) + words.WINDOWS, mask=goes, other=0)
     store_rows(bases, rows_at, (codes & words.SLOT_MASK).to(tl.int64), goes, tiles)
 
 

@@ -474,13 +474,12 @@ def store_sources(call, counts, columns, failed):
         if num_nodes > 1:  # every place of theirs: which have a segment, points say
             sent = tl.where(exists, (num_nodes * sync.word(call, words.STRIDE)).to(tl.int32), 0)
         sent = tl.where(failed, 0, sent)
-        tl.store(routing + words.SOURCES + peer, sent, mask=peer < num_ranks)
+        tl.store(routing + peer + words.SOURCES, sent, mask=peer < num_ranks)
         most = tl.maximum(most, vectors.largest(sent, 0))
     tl.store(routing + words.MOST_SOURCES, most)
     # Of a known routing there is a handle all the same, with which nothing is combined.
-    ranks.keep_refusing(call, refusing)
-    if known & failed:
-        ranks.let_all_refuse(call)
+    refusing = tl.where(known & failed, ranks.everyone(), refusing)
+    ranks.store_set(routing + words.REFUSING, refusing)
 
 
 @triton.jit

@@ -35,6 +35,16 @@ def none():
 
 
 @triton.jit
+def everyone():
+    """The set of all that there is room for."""
+    if IS_WORD:
+        made = tl.full((), -1, tl.int32)
+    else:
+        made = tl.full((words.MAX_RANKS,), 1, tl.int32)
+    return made
+
+
+@triton.jit
 def of(peers, are_in):
     """The set of those ranks of a vector that ``are_in``."""
     if IS_WORD:
@@ -143,17 +153,3 @@ def refuses(call, peer):
     else:
         made = (tl.load(at + (peer >> 5)) >> (peer & 31)) & 1
     return made
-
-
-@triton.jit
-def keep_refusing(call, found):
-    """Make a set theirs."""
-    store_set(sync.array(call, words.ROUTING, tl.int32) + words.REFUSING, found)
-
-
-@triton.jit
-def let_all_refuse(call):
-    """Make all ranks theirs."""
-    at = sync.array(call, words.ROUTING, tl.int32) + words.REFUSING
-    for word in tl.static_range(words.RANK_WORDS):
-        tl.store(at + word, -1)

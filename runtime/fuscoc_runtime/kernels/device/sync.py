@@ -55,7 +55,7 @@ def array(call, name: tl.constexpr, dtype: tl.constexpr):
 @triton.jit
 def window(call, peer):
     """Where the window of a rank, or of each of some, begins."""
-    return tl.load(call + words.WINDOWS + peer)
+    return tl.load(call + peer + words.WINDOWS)  # the constant last costs nothing
 
 
 @triton.jit

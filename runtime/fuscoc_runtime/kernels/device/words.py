@@ -7,120 +7,121 @@ and every window has the same layout.
 import triton.language as tl
 
 from fuscoc_runtime.kernels.device import room
-from fuscoc_runtime.room import LEAST, num_rank_words, num_slot_bits
+from fuscoc_runtime.room import first_source, is_wide, num_rank_words, num_slot_bits
 
 MAX_RANKS = tl.constexpr(room())  # of a node that there is room for: a power of two
-IS_WIDE = tl.constexpr(MAX_RANKS.value > LEAST)  # more than the texts of kernels count with
-RANK_WORDS = tl.constexpr(num_rank_words(MAX_RANKS.value))  # of a bit for each
-SLOT_BITS = tl.constexpr(num_slot_bits(MAX_RANKS.value))  # a slot code packs (rank, slot); -1 is a
-# dropped point
-SLOT_MASK = tl.constexpr((1 << SLOT_BITS.value) - 1)
+IS_WIDE = tl.constexpr(is_wide(room()))  # more than the texts of kernels count with
+RANK_WORDS = tl.constexpr(num_rank_words(room()))  # of a bit for each
+SLOT_BITS = tl.constexpr(num_slot_bits(room()))
+# a slot code packs (rank, slot); -1 is a dropped point
+SLOT_MASK = tl.constexpr((1 << num_slot_bits(room())) - 1)
 
 # What a relation says of a point.
 OUT_OF_RANGE = tl.constexpr(-2)  # its rank: that, its key or what it looks up does not exist
 
 # Words of the table.
-RANK = tl.constexpr(0)
-NUM_RANKS = tl.constexpr(1)
-MAX_SOURCES = tl.constexpr(2)
-CAPACITY = tl.constexpr(3)
-LONG_WAIT = tl.constexpr(4)  # polls after which a wait is shown to the host
-COUNTS_AT = tl.constexpr(5)  # i32 [2 parities][num_ranks][columns + 1], the last: num_sources
-PLAN_FLAGS_AT = tl.constexpr(6)  # i32 [num_ranks][blocks of keys] epochs
-DISPATCH_FLAGS_AT = tl.constexpr(7)  # i32 [num_ranks][max_sources] epochs, one a group
-COMBINE_FLAGS_AT = tl.constexpr(8)  # i64 [num_ranks][max_sources] tags of combines, one a group
-BARRIER_AT = tl.constexpr(9)  # i64 [num_ranks] latest combine of the handle that each has begun
-POINTS_AT = tl.constexpr(10)  # i64 [num_ranks][max_sources][fanout] slot code, weight in the top;
+WINDOWS = tl.constexpr(101 if IS_WIDE.value else 0)  # [MAX_RANKS] base of every rank's window, as
+# mapped here: of few they lie at the address that kernels have in a register
+RANK = tl.constexpr(8)
+NUM_RANKS = tl.constexpr(9)
+MAX_SOURCES = tl.constexpr(10)
+CAPACITY = tl.constexpr(11)
+LONG_WAIT = tl.constexpr(12)  # polls after which a wait is shown to the host
+COUNTS_AT = tl.constexpr(13)  # i32 [2 parities][num_ranks][columns + 1], the last: num_sources
+PLAN_FLAGS_AT = tl.constexpr(14)  # i32 [num_ranks][blocks of keys] epochs
+DISPATCH_FLAGS_AT = tl.constexpr(15)  # i32 [num_ranks][max_sources] epochs, one a group
+COMBINE_FLAGS_AT = tl.constexpr(16)  # i64 [num_ranks][max_sources] tags of combines, one a group
+BARRIER_AT = tl.constexpr(17)  # i64 [num_ranks] latest combine of the handle that each has begun
+POINTS_AT = tl.constexpr(18)  # i64 [num_ranks][max_sources][fanout] slot code, weight in the top;
 # where rows are moved many at once i32 [num_ranks][max_sources], the code alone
-STAGING_AT = tl.constexpr(11)  # [num_ranks - 1][STAGED] partial rows
-STATE = tl.constexpr(12)  # address of the state
-RANKS = tl.constexpr(13)  # address of i64 [points], what the relation says of each
-KEYS = tl.constexpr(14)  # or slots, where the relation gives them
-SRC_OFFSETS = tl.constexpr(15)
-WITHIN = tl.constexpr(16)  # address of i32 [points], rows of its key before a point in its tile
-TILE_COUNTS = tl.constexpr(17)  # address of i32 [tiles][padded keys]
-CODES = tl.constexpr(18)  # address of i32 [max_sources][fanout] slot codes of my points
-FIRST_SLOTS = tl.constexpr(19)  # address of i32 [max_sources][MAX_RANKS] slots or rows, -1: none
-KEY_COUNTS = tl.constexpr(20)  # address of i32 [num_keys] rows of each of my keys, in key order
-KEY_STARTS = tl.constexpr(21)  # address of i32 [num_keys]
-ROUTING = tl.constexpr(22)  # address of the handle's words, below
-NUM_SENDERS = tl.constexpr(23)  # programs that send before they expand
-NUM_REDUCERS = tl.constexpr(24)  # programs that reduce while anything is left to
-DISPATCH_GROUP = tl.constexpr(25)  # most source segments signalled together
-COMBINE_GROUP = tl.constexpr(26)
-REFUSED_AT = tl.constexpr(27)  # i64 [num_ranks] latest combine of the handle that each has refused
-ROW_INDEX_AT = tl.constexpr(28)  # i64 [capacity] row of every slot of a compact target, -1: padding
-WITHIN_ROWS = tl.constexpr(29)  # address of i32 [points], rows of its rank before its own, likewise
-PAGE = tl.constexpr(30)  # address of the page, words of which are below
-PLAN_BLOCKS = tl.constexpr(31)  # blocks of keys, each with a plan flag of its own
-CLAIMS_AT = tl.constexpr(32)  # i32 [capacity] epoch of the dispatch that filled a given slot
-SRC_STRIDES = tl.constexpr(33)  # address of i64 [strides][points], in source cells
-NUM_POINTS = tl.constexpr(34)  # of a rank, that those have room for
-REPORT = tl.constexpr(35)  # address of what planning reports; 0 unless sizes are exact
-MEETING_FLAGS_AT = tl.constexpr(36)  # i32 [num_ranks] meetings that each has come to, likewise
-SAID_AT = tl.constexpr(37)  # i32 [2 parities][num_ranks] what it has said there
+STAGING_AT = tl.constexpr(19)  # [num_ranks - 1][STAGED] partial rows
+STATE = tl.constexpr(20)  # address of the state
+RANKS = tl.constexpr(21)  # address of i64 [points], what the relation says of each
+KEYS = tl.constexpr(22)  # or slots, where the relation gives them
+SRC_OFFSETS = tl.constexpr(23)
+WITHIN = tl.constexpr(24)  # address of i32 [points], rows of its key before a point in its tile
+TILE_COUNTS = tl.constexpr(25)  # address of i32 [tiles][padded keys]
+CODES = tl.constexpr(26)  # address of i32 [max_sources][fanout] slot codes of my points
+FIRST_SLOTS = tl.constexpr(27)  # address of i32 [max_sources][MAX_RANKS] slots or rows, -1: none
+KEY_COUNTS = tl.constexpr(28)  # address of i32 [num_keys] rows of each of my keys, in key order
+KEY_STARTS = tl.constexpr(29)  # address of i32 [num_keys]
+ROUTING = tl.constexpr(30)  # address of the handle's words, below
+NUM_SENDERS = tl.constexpr(31)  # programs that send before they expand
+NUM_REDUCERS = tl.constexpr(32)  # programs that reduce while anything is left to
+DISPATCH_GROUP = tl.constexpr(33)  # most source segments signalled together
+COMBINE_GROUP = tl.constexpr(34)
+REFUSED_AT = tl.constexpr(35)  # i64 [num_ranks] latest combine of the handle that each has refused
+ROW_INDEX_AT = tl.constexpr(36)  # i64 [capacity] row of every slot of a compact target, -1: padding
+WITHIN_ROWS = tl.constexpr(37)  # address of i32 [points], rows of its rank before its own, likewise
+PAGE = tl.constexpr(38)  # address of the page, words of which are below
+PLAN_BLOCKS = tl.constexpr(39)  # blocks of keys, each with a plan flag of its own
+CLAIMS_AT = tl.constexpr(40)  # i32 [capacity] epoch of the dispatch that filled a given slot
+SRC_STRIDES = tl.constexpr(41)  # address of i64 [strides][points], in source cells
+NUM_POINTS = tl.constexpr(42)  # of a rank, that those have room for
+REPORT = tl.constexpr(43)  # address of what planning reports; 0 unless sizes are exact
+MEETING_FLAGS_AT = tl.constexpr(44)  # i32 [num_ranks] meetings that each has come to, likewise
+SAID_AT = tl.constexpr(45)  # i32 [2 parities][num_ranks] what it has said there
 # Of a dispatch of pieces, i64 words; `boxes` and `pieces` say what of.
-BOXES_AT = tl.constexpr(38)  # [num_ranks][max_boxes] boxes, which this rank's combine copies,
-BEFORE_AT = tl.constexpr(39)  # [num_ranks][max_boxes + 1] items before each,
-MARKS_AT = tl.constexpr(40)  # [num_ranks][max_boxes] slots that they are of,
-TOLD_AT = tl.constexpr(41)  # [num_ranks] and how many there are, the epoch in the top
-TOLD_FLAGS_AT = tl.constexpr(42)  # i32 [num_ranks] epochs, when all of it is there
-BOXES_FORTH = tl.constexpr(43)  # address of [max_boxes][fields] boxes
-FORTH_BEFORE = tl.constexpr(44)  # address of [max_boxes * fields + 1] items before each
-BOXES_BACK = tl.constexpr(45)  # address of [max_boxes] boxes
-BACK_BEFORE = tl.constexpr(46)  # address of [max_boxes + 1] items before each
-NUM_BOXES = tl.constexpr(47)  # address of how many of all these there are
-FILLED = tl.constexpr(48)  # address of i32 [capacity / 32] bits of slots that are filled
-MOVED = tl.constexpr(49)  # address of [2 + MAX_RANKS], bytes that move, points, points to each rank
-POINTS_BEFORE = tl.constexpr(50)  # address of [max_entries] points before every entry,
-CELLS_BEFORE = tl.constexpr(51)  # and source cells
-MAX_ENTRIES = tl.constexpr(52)
-MAX_BOXES = tl.constexpr(53)
-STAGING_BYTES = tl.constexpr(54)
-MAX_FLAGS = tl.constexpr(55)
-TAKEN = tl.constexpr(56)  # address of staging bytes and flags that boxes take, entries, points,
+BOXES_AT = tl.constexpr(46)  # [num_ranks][max_boxes] boxes, which this rank's combine copies,
+BEFORE_AT = tl.constexpr(47)  # [num_ranks][max_boxes + 1] items before each,
+MARKS_AT = tl.constexpr(48)  # [num_ranks][max_boxes] slots that they are of,
+TOLD_AT = tl.constexpr(49)  # [num_ranks] and how many there are, the epoch in the top
+TOLD_FLAGS_AT = tl.constexpr(50)  # i32 [num_ranks] epochs, when all of it is there
+BOXES_FORTH = tl.constexpr(51)  # address of [max_boxes][fields] boxes
+FORTH_BEFORE = tl.constexpr(52)  # address of [max_boxes * fields + 1] items before each
+BOXES_BACK = tl.constexpr(53)  # address of [max_boxes] boxes
+BACK_BEFORE = tl.constexpr(54)  # address of [max_boxes + 1] items before each
+NUM_BOXES = tl.constexpr(55)  # address of how many of all these there are
+FILLED = tl.constexpr(56)  # address of i32 [capacity / 32] bits of slots that are filled
+MOVED = tl.constexpr(57)  # address of [2 + MAX_RANKS], bytes that move, points, points to each rank
+POINTS_BEFORE = tl.constexpr(58)  # address of [max_entries] points before every entry,
+CELLS_BEFORE = tl.constexpr(59)  # and source cells
+MAX_ENTRIES = tl.constexpr(60)
+MAX_BOXES = tl.constexpr(61)
+STAGING_BYTES = tl.constexpr(62)
+MAX_FLAGS = tl.constexpr(63)
+TAKEN = tl.constexpr(64)  # address of staging bytes and flags that boxes take, entries, points,
 # whether boxes are stale, and boxes of `chains` so far
-SENT_ITEMS = tl.constexpr(57)  # address of [num_ranks][max_boxes] items of boxes that it has told
-MADE_OF = tl.constexpr(58)  # address of what fixed boxes were made of; see `kept`
+SENT_ITEMS = tl.constexpr(65)  # address of [num_ranks][max_boxes] items of boxes that it has told
+MADE_OF = tl.constexpr(66)  # address of what fixed boxes were made of; see `kept`
 # Of several nodes, whose source segments this rank takes on; see `slabs`.
-NUM_NODES = tl.constexpr(59)  # 1: windows reach all ranks
-NODE = tl.constexpr(60)  # this rank's
-STRIDE = tl.constexpr(61)  # source segments of node n, and of this place there, are from n * STRIDE
-NUM_KNOWN = tl.constexpr(62)  # ranks of all nodes, or more
-OWN_RANKS = tl.constexpr(63)  # address of i64 [points] of this rank, as RANKS, of all nodes,
-OWN_KEYS = tl.constexpr(64)  # and their keys, where KEYS are numbers in this node
-WEIGHTS = tl.constexpr(65)  # address of f32 [max_sources][fanout] that have come with the segments
-SLABS_OUT = tl.constexpr(66)  # address of a slab for every node, and how many bytes it has,
-SLABS_IN = tl.constexpr(67)  # of one from every node
-SLAB_BYTES = tl.constexpr(68)
-BACKS_OUT = tl.constexpr(69)  # the same on the way back
-BACKS_IN = tl.constexpr(70)
-BACK_BYTES = tl.constexpr(71)
-BACK_ROWS = tl.constexpr(72)  # where sums begin in such a slab
-RECEIPTS_OUT = tl.constexpr(73)  # address of i64 [nodes][RECEIPTS of `slabs`]: points of each that
-RECEIPTS_IN = tl.constexpr(74)  # were not moved here, and of this rank's that were not there
-EXCHANGES = tl.constexpr(75)  # address of i32 [2] of the host: calls whose slabs travel, or have
-NUM_KEYS = tl.constexpr(76)  # that are counted: of all, or of several nodes those of this one
-NODE_KEYS = tl.constexpr(77)  # address of i64 [keys], the number of each in the node that it is of
+NUM_NODES = tl.constexpr(67)  # 1: windows reach all ranks
+NODE = tl.constexpr(68)  # this rank's
+STRIDE = tl.constexpr(69)  # source segments of node n, and of this place there, are from n * STRIDE
+NUM_KNOWN = tl.constexpr(70)  # ranks of all nodes, or more
+OWN_RANKS = tl.constexpr(71)  # address of i64 [points] of this rank, as RANKS, of all nodes,
+OWN_KEYS = tl.constexpr(72)  # and their keys, where KEYS are numbers in this node
+WEIGHTS = tl.constexpr(73)  # address of f32 [max_sources][fanout] that have come with the segments
+SLABS_OUT = tl.constexpr(74)  # address of a slab for every node, and how many bytes it has,
+SLABS_IN = tl.constexpr(75)  # of one from every node
+SLAB_BYTES = tl.constexpr(76)
+BACKS_OUT = tl.constexpr(77)  # the same on the way back
+BACKS_IN = tl.constexpr(78)
+BACK_BYTES = tl.constexpr(79)
+BACK_ROWS = tl.constexpr(80)  # where sums begin in such a slab
+RECEIPTS_OUT = tl.constexpr(81)  # address of i64 [nodes][RECEIPTS of `slabs`]: points of each that
+RECEIPTS_IN = tl.constexpr(82)  # were not moved here, and of this rank's that were not there
+EXCHANGES = tl.constexpr(83)  # address of i32 [2] of the host: calls whose slabs travel, or have
+NUM_KEYS = tl.constexpr(84)  # that are counted: of all, or of several nodes those of this one
+NODE_KEYS = tl.constexpr(85)  # address of i64 [keys], the number of each in the node that it is of
 # Where the parts of a slab begin that a rank counts, in bytes, and how many columns it has:
-SLAB_WITHIN = tl.constexpr(78)  # i32 [stride][fanout] rows of its key before a point in its tile,
-SLAB_WITHIN_ROWS = tl.constexpr(79)  # of its rank, likewise,
-SLAB_COUNTS = tl.constexpr(80)  # i32 [tiles][columns] rows of every key and rank
-SLAB_COLUMNS = tl.constexpr(81)
-SLAB_KEYS = tl.constexpr(82)  # of them for keys, as many as any node has
-CELL_MARKS = tl.constexpr(83)  # address of [max_boxes] source cells that segments begin with
-POINT_BYTES = tl.constexpr(84)  # of what ranks tell each other of a point: 8, or 4
-RECEIPTS_TRAVEL = tl.constexpr(85)  # 1: behind every dispatch
-STAGED = tl.constexpr(86)  # partial rows of each other rank that staging has room for
-STAGED_PLACES = tl.constexpr(87)  # and of how many places of another node: more come in turns
-TURNS_AT = tl.constexpr(88)  # i64 [num_ranks] latest combine whose second turn each has begun
-CALL_TAG = tl.constexpr(89)  # with exact sizes what slabs are told by: a call, and the dispatch
+SLAB_WITHIN = tl.constexpr(86)  # i32 [stride][fanout] rows of its key before a point in its tile,
+SLAB_WITHIN_ROWS = tl.constexpr(87)  # of its rank, likewise,
+SLAB_COUNTS = tl.constexpr(88)  # i32 [tiles][columns] rows of every key and rank
+SLAB_COLUMNS = tl.constexpr(89)
+SLAB_KEYS = tl.constexpr(90)  # of them for keys, as many as any node has
+CELL_MARKS = tl.constexpr(91)  # address of [max_boxes] source cells that segments begin with
+POINT_BYTES = tl.constexpr(92)  # of what ranks tell each other of a point: 8, or 4
+RECEIPTS_TRAVEL = tl.constexpr(93)  # 1: behind every dispatch
+STAGED = tl.constexpr(94)  # partial rows of each other rank that staging has room for
+STAGED_PLACES = tl.constexpr(95)  # and of how many places of another node: more come in turns
+TURNS_AT = tl.constexpr(96)  # i64 [num_ranks] latest combine whose second turn each has begun
+CALL_TAG = tl.constexpr(97)  # with exact sizes what slabs are told by: a call, and the dispatch
 # whose routing it follows; 0: by the epoch
-IS_KNOWN = tl.constexpr(90)  # 1: a dispatch along a known routing, whose report no host waits for
-TABLES_AT = tl.constexpr(91)  # i64 [2 parities][ranks of all nodes], numbers of `tables`
-SLAB_TABLE = tl.constexpr(92)  # where a slab has that table, i64 [keys], in bytes
-WINDOWS = tl.constexpr(93)  # [MAX_RANKS] base of every rank's window, as mapped here
-NUM_WORDS = tl.constexpr(WINDOWS.value + MAX_RANKS.value)
+IS_KNOWN = tl.constexpr(98)  # 1: a dispatch along a known routing, whose report no host waits for
+TABLES_AT = tl.constexpr(99)  # i64 [2 parities][ranks of all nodes], numbers of `tables`
+SLAB_TABLE = tl.constexpr(100)  # where a slab has that table, i64 [keys], in bytes
+NUM_WORDS = tl.constexpr(101 + IS_WIDE.value * MAX_RANKS.value)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
@@ -153,24 +154,25 @@ PAGE_TROUBLES = tl.constexpr(2)  # those of the state, from BAD_KEYS on; behind 
 # the host wants nobody to wait any more
 
 # Words of the report, i64, the call's epoch in their upper halves but for the last.
-REPORT_ROWS = tl.constexpr(0)  # rows of this rank
-REPORT_ABORTED = tl.constexpr(1)  # not 0: nobody waits any more, and nothing here is true
-REPORT_SLOTS = tl.constexpr(2)  # [MAX_RANKS] slots of every rank
-REPORT_SOURCES = tl.constexpr(2 + MAX_RANKS.value)  # [MAX_RANKS] its source segments, -1: it
-# refuses the call
-REPORT_OTHERS = tl.constexpr(2 + 2 * MAX_RANKS.value)  # [MAX_RANKS] if not 0: what this rank, in
-# the upper half, and another have said of one call: the dispatch whose routing it uses, -1: it
-# refuses
+REPORT_SLOTS = tl.constexpr(0)  # [MAX_RANKS] slots of every rank
+REPORT_SOURCES = tl.constexpr(MAX_RANKS.value)  # [MAX_RANKS] its source segments, -1: it refuses
+# the call
+REPORT_ROWS = tl.constexpr(2 * MAX_RANKS.value)  # rows of this rank
+REPORT_ABORTED = tl.constexpr(REPORT_ROWS.value + 1)  # not 0: nobody waits any more, and nothing
+# here is true
+REPORT_OTHERS = tl.constexpr(REPORT_ROWS.value + 2)  # [MAX_RANKS] if not 0: what this rank, in the
+# upper half, and another have said of one call: the dispatch whose routing it uses, -1: it refuses
 
-# A handle's words.
-MOST_SOURCES = tl.constexpr(0)  # the most source segments of any rank
-TICKET = tl.constexpr(1)  # the dispatch whose routing this is
-EPOCH = tl.constexpr(2)  # its PLAN_EPOCH
-COMBINES = tl.constexpr(3)  # combines of it that have ended, the same on all ranks
-USES = tl.constexpr(4)  # dispatches that have used this memory
-DROPPED = tl.constexpr(5)  # points dropped: of the latest use by parity, 0 for the next one
-SOURCES = tl.constexpr(7)  # [MAX_RANKS] source segments of every rank
-REFUSING = tl.constexpr(7 + MAX_RANKS.value)  # [RANK_WORDS] ranks that refused the dispatch
+# A handle's words; of few ranks as in kernels/include/call.cuh.
+SOURCES = tl.constexpr(first_source(room()))  # [MAX_RANKS] source segments of every rank
+MOST_SOURCES = tl.constexpr(8)  # the most of any
+TICKET = tl.constexpr(9)  # the dispatch whose routing this is
+EPOCH = tl.constexpr(10)  # its PLAN_EPOCH
+COMBINES = tl.constexpr(11)  # combines of it that have ended, the same on all ranks
+REFUSING = tl.constexpr(SOURCES.value + MAX_RANKS.value if IS_WIDE.value else 12)  # [RANK_WORDS]
+# ranks, a bit each, that refused the dispatch
+USES = tl.constexpr(13)  # dispatches that have used this memory
+DROPPED = tl.constexpr(14)  # points dropped: of the latest use by parity, 0 for the next one
 
 # What a wait was for: `STAGES` of fuscoc_runtime/engine/node/state.py.
 PLAN_PEERS = tl.constexpr(1)

@@ -53,14 +53,14 @@ struct Page {
 
 // What belongs to the memory of a handle and changes with every dispatch that uses it.
 struct Routing {
-  int most_sources;        // the most source segments of any rank
+  int num_sources_of[kMaxRanks];  // source segments on every rank, 0 on one that refused the call
+  int most_sources;        // the most of any
   u32 ticket;              // the dispatch whose routing this is
   u32 epoch;               // its plan_epoch
   u32 combines;            // combines of it that have begun, the same on all ranks but the refusing
+  u32 refusing;            // ranks, a bit each, that refused the dispatch
   u32 uses;                // dispatches that have used this memory
   u32 dropped[2];          // points dropped: of the latest use by parity, 0 for the next one
-  int num_sources_of[kMaxRanks];  // source segments on every rank, 0 on one that refused the call
-  u32 refusing;            // ranks, a bit each, that refused the dispatch
 };
 
 constexpr int kMaxStagedPlans = 4;  // CTAs that plan in a staged dispatch, at most
