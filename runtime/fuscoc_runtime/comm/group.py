@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
 from weakref import ReferenceType, ref
@@ -40,8 +40,8 @@ MEETING = "meeting the other ranks"
 
 _log = logging.getLogger("fuscoc.runtime")
 
-GIVEN = "as given"
-"""How nodes were found that a user has named."""
+GIVEN, ALONE = "as given", "of no job"
+"""How nodes were found that a user has named, and the node of one rank."""
 
 T = TypeVar("T")
 
@@ -210,7 +210,8 @@ def alone(topology: Topology | None, device: torch.device, timeout: float) -> Me
         )
     store = HashStore()
     liveness = Liveness(store, 0, [this_process()])
-    return Membership(0, Topology(1, 1), None, device, store, liveness, timeout)
+    members = Membership(0, Topology(1, 1), None, device, store, liveness, timeout)
+    return replace(members, nodes=ALONE)
 
 
 def find_members(
