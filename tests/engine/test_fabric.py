@@ -100,6 +100,17 @@ def test_why_a_domain_is_of_one_host(
     assert found.startswith(reason)
 
 
+@pytest.mark.gpu
+def test_a_driver_that_is_there() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    device = torch.device("cuda", torch.cuda.current_device())
+    info = nvml.fabric_info(fabric.uuid_of(device))
+    assert info.state in nvml.STATES
+    found = fabric_of(device)
+    assert isinstance(found, str) or found == Fabric(info.cluster, info.clique)
+
+
 def test_a_rank_on_a_cpu_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fabric, "fabric_info", None)
     assert fabric_of(torch.device("cpu")) == "it computes on cpu"

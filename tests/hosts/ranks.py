@@ -1,8 +1,8 @@
 """What runs on every host of ``cluster.py``: ``python -m tests.hosts.ranks FOLDER ARTIFACT...``
 
 starts two ranks, which try to be one node, run every artifact, write what they found, and then
-shuffle the first one for ever. Every rank writes the error that ends that, and stays: rank 0 keeps the store, and others
-may still be asking it who is to blame.
+shuffle the first one for ever. Every rank writes the error that ends that, and stays: rank 0 keeps
+the store, and others may still be asking it who is to blame.
 """
 
 from __future__ import annotations
