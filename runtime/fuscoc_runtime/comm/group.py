@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
 from weakref import ReferenceType, ref
@@ -210,8 +210,7 @@ def alone(topology: Topology | None, device: torch.device, timeout: float) -> Me
         )
     store = HashStore()
     liveness = Liveness(store, 0, [this_process()])
-    members = Membership(0, Topology(1, 1), None, device, store, liveness, timeout)
-    return replace(members, nodes=ALONE)
+    return Membership(0, Topology(1, 1), None, device, store, liveness, timeout, nodes=ALONE)
 
 
 def find_members(
