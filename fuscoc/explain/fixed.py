@@ -27,13 +27,12 @@ from fuscoc_runtime.engine.node.slabs import (
     HEADER_BYTES,
     POINT_BYTES,
     STEP,
-    most_keys,
     num_columns,
     places_step,
     room_for_places,
     table_bytes,
 )
-from fuscoc_runtime.engine.node.state import ALIGNMENT, MAX_RANKS, Limits
+from fuscoc_runtime.engine.node.state import ALIGNMENT, Limits
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
@@ -164,7 +163,7 @@ def _window(
     yield Part("points", "slots and weights of every point, for every handle", points, ENTRIES)
     if program.is_compact:
         yield Part("row index", "the row of every slot", product(slots, 8), ENTRIES)
-    columns = most_keys(shuffle, topology) + MAX_RANKS * program.is_compact
+    columns = num_columns(shuffle, topology)
     counts = product(2 * ranks * nodes * (columns + 1), 4)
     yield Part("counts", f"rows of {columns} keys from every rank", counts)
     if table_bytes(shuffle):

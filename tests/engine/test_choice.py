@@ -19,7 +19,6 @@ from fuscoc.lang.checked import CheckedShuffle
 from fuscoc_runtime.engine.node.rings import HandleRings
 from fuscoc_runtime.engine.node.state import (
     BAD_KEYS,
-    MAX_RANKS,
     PAGE_WORDS,
     STATE_WORDS,
     Limits,
@@ -50,6 +49,7 @@ from fuscoc_runtime.face.choice import (
 from fuscoc_runtime.manifest.decode import decode
 from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import Manifest, ShuffleSpec
+from fuscoc_runtime.room import LEAST
 from fuscoc_runtime.topology import Topology
 from tests.artifact.test_manifest import compiled
 from tests.engine.specs import GRID, artifact
@@ -125,7 +125,7 @@ def test_reasons(
     ("name", "topology", "reason"),
     [
         ("moe", Topology(2, 4), "2 nodes"),
-        ("moe", Topology(1, 16), "16 ranks"),
+        ("moe", Topology(1, 144), "144 ranks"),
         ("repeating", NODE, "dedup"),
     ],
 )
@@ -143,7 +143,7 @@ def test_reasons_for_no_triton_kernels_of_one_node(
     [
         ("static", Topology(2, 4), 8, "pieces"),
         ("repeating", Topology(2, 4), 8, "dedup"),
-        ("moe", Topology(2, 9), 8, "9 ranks"),
+        ("moe", Topology(2, 144), 8, "144 ranks"),
         ("moe", Topology(2, 4), 8192, "118490112 bytes to other nodes"),
         ("moe", Topology(9, 4), 1024, "bytes to other nodes"),
     ],
@@ -154,7 +154,7 @@ def test_reasons_for_no_fixed_capacity_between_nodes(
     chosen = choose_triton(spec(name), topology, most)
     assert isinstance(chosen, str)
     assert reason in chosen
-    for held in (Topology(2, 4), Topology(128, 8)):
+    for held in (Topology(2, 4), Topology(128, 8), Topology(2, 72)):
         assert choose_triton(spec("moe"), held, 16) == spec("moe").node
     assert choose_triton(spec("moe"), Topology(2, 4), 4096) == spec("moe").node
 
@@ -168,7 +168,7 @@ def test_reasons_for_no_fixed_capacity_between_nodes(
         ({"topology": Topology(2, 4), "shuffle": "balanced"}, "all ranks' traffic"),
         ({"topology": Topology(2, 4), "shuffle": "staged"}, "all ranks' traffic"),
         ({"topology": Topology(2, 4), "shuffle": "bounded"}, "capacity"),
-        ({"topology": Topology(2, 9)}, "9 ranks"),
+        ({"topology": Topology(2, 144)}, "144 ranks"),
         ({"shuffle": "repeating"}, "dedup"),
         ({"shuffle": "static"}, "made once"),
         ({"shuffle": "ragged"}, "pieces"),
@@ -263,7 +263,7 @@ COUNTS = st.integers(0, 3)
 KINDS_OF_PACKED = ("bad_keys", "overflowed", "excess", "bad_sizes", "outdated", "overwritten")
 TROUBLES = st.builds(
     Trouble,
-    refusals=st.tuples(*[COUNTS] * MAX_RANKS),
+    refusals=st.tuples(*[COUNTS] * LEAST),
     **dict.fromkeys(KINDS_OF_PACKED, COUNTS),
 )
 LIMITS = Limits(max_sources=9, capacity=64)
@@ -321,8 +321,8 @@ def test_errors_of_a_device(before: Trouble, now: Trouble) -> None:
 
 
 def test_a_wait_that_is_shown() -> None:
-    code = (2 << 24 | 3 << 20 | 17 | 1 << 31) - (1 << 32)  # as an int32 reads it
-    assert parse_wait(code << 32 | 5) == (3, "rows of group 17")
+    code = (2 << 28 | 71 << 20 | 17 | 1 << 31) - (1 << 32)  # as an int32 reads it
+    assert parse_wait(code << 32 | 5) == (71, "rows of group 17")
 
 
 @given(num_handles=st.integers(1, 4), captured=st.lists(st.booleans(), max_size=20))

@@ -94,7 +94,7 @@ def open_engine(
                 "is given with max_sources, where the host sees no more of a call than its start"
             )
             raise OptionError("trace", problem)
-        limits = limits_of(shuffle, members.topology.num_ranks, options, options.max_sources)
+        limits = limits_of(shuffle, members.topology, options, options.max_sources)
         return _fixed_engine(artifact, shuffle, members, options, kernels, limits)
     if options.max_sources is not None and members.rank == 0:
         _log.warning(

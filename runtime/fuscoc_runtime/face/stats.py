@@ -16,9 +16,9 @@ from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.ragged import RaggedSizes
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.rings import Launched
-from fuscoc_runtime.engine.node.state import SLOT_BITS
 from fuscoc_runtime.engine.observer import Tally
 from fuscoc_runtime.plan.links import Link
+from fuscoc_runtime.room import num_slot_bits, room_for
 from fuscoc_runtime.topology import Topology
 
 
@@ -196,7 +196,8 @@ def _pairs(launched: Launched, topology: Topology) -> tuple[int, list[int], list
         num_sources = int(launched.ragged.num_points) // fanout
     if sent is None:
         codes = launched.codes[:num_sources]  # rank and slot
-        ranks = torch.where(codes >= 0, codes >> SLOT_BITS, num_ranks).long()
+        bits = num_slot_bits(room_for(num_ranks))  # of one node
+        ranks = torch.where(codes >= 0, codes >> bits, num_ranks).long()
     else:
         ranks = sent.ranks[:num_sources]
         ranks = torch.where(ranks >= 0, ranks, num_ranks)

@@ -20,11 +20,9 @@ from fuscoc_runtime.comm.windows import node_allocator
 from fuscoc_runtime.engine.node.call import Call
 from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, NodeProgram
 from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes
-from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, HandleRings, Launched, RingEntry
+from fuscoc_runtime.engine.node.rings import HandleRings, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Schedule, model_schedule, num_early
 from fuscoc_runtime.engine.node.state import (
-    MAX_RANKS,
-    SLOT_BITS,
     Limits,
     bits_of_cells,
     lay_out,
@@ -39,6 +37,7 @@ from fuscoc_runtime.kernels.cuda import (
     load_kernels,
     set_words,
 )
+from fuscoc_runtime.room import LEAST, num_routing_words, num_slot_bits
 
 
 class CudaNode:
@@ -72,10 +71,10 @@ class CudaNode:
         rank, num_ranks = 0, 1
         if node_group is not None:
             rank, num_ranks = dist.get_rank(node_group), dist.get_world_size(node_group)
-        if num_ranks > MAX_RANKS:
-            raise ValueError(f"{num_ranks} ranks in a node, more than {MAX_RANKS}")
-        if limits.capacity >= 1 << SLOT_BITS:
-            raise ValueError(f"a capacity of {limits.capacity} is beyond {(1 << SLOT_BITS) - 1}")
+        if num_ranks > LEAST:
+            raise ValueError(f"{num_ranks} ranks in a node, more than {LEAST}")
+        if limits.capacity >> (bits := num_slot_bits(LEAST)):
+            raise ValueError(f"a capacity of {limits.capacity} is beyond {(1 << bits) - 1}")
         properties = torch.cuda.get_device_properties(device)
         self.num_sms = properties.multi_processor_count
         capability = (properties.major, properties.minor)
@@ -105,7 +104,7 @@ class CudaNode:
         self._staged_sources = self._num_staged(num_ranks)
         sections, nbytes = self._sections(num_ranks)
         self._window = node_allocator(node_group, device)(nbytes)
-        self.state, self.page = new_state(MAX_RANKS, device)
+        self.state, self.page = new_state(LEAST, device)
         self._cta_counts = torch.zeros(
             self.num_sms * program.num_columns, dtype=torch.int64, device=device
         )
@@ -124,7 +123,7 @@ class CudaNode:
                 torch.full((self._num_codes, program.fanout), -1, dtype=torch.int32, device=device),
                 torch.zeros(program.num_keys, dtype=torch.int32, device=device),
                 torch.zeros(program.num_keys, dtype=torch.int32, device=device),
-                torch.zeros(ROUTING_WORDS, dtype=torch.int32, device=device),
+                torch.zeros(num_routing_words(LEAST), dtype=torch.int32, device=device),
             )
             for _ in range(limits.num_entries)
         ]

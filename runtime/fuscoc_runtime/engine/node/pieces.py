@@ -17,9 +17,10 @@ from fuscoc_runtime.engine.node.nvlink import CudaNode
 from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, NodeProgram
 from fuscoc_runtime.engine.node.rings import Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Schedule
-from fuscoc_runtime.engine.node.state import MAX_RANKS, Limits, lay_out
+from fuscoc_runtime.engine.node.state import Limits, lay_out
 from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.manifest.schema import PiecesSpec
+from fuscoc_runtime.room import LEAST
 
 MAX_RAGGED_ENTRIES = 16384
 """Of outer indices with sizes of their own, for whose boxes there is memory."""
@@ -95,7 +96,7 @@ class PiecesNode(CudaNode):
             self.pieces, limits, program.fanout, is_ragged=program.ragged
         )
         self.max_boxes = most * self.pieces.per_entry
-        num_cells = self.max_boxes * MAX_RANKS
+        num_cells = self.max_boxes * LEAST
         comes_back = f"{program.name}_combine" in program.launches
         # Ranges that are no whole lines have up to 15 bytes in between, fewer than their lines.
         room = bytes_sent * self.pieces.line_parts + num_cells * BOX_PADDING
@@ -144,8 +145,8 @@ class PiecesNode(CudaNode):
         of_handle = {
             "boxes_back": box_words,
             "num_boxes": 1,
-            "moved": 2 + MAX_RANKS,
-            "made_of": MAX_INPUTS + MAX_RANKS + 1 + MAX_RANKS,
+            "moved": 2 + LEAST,
+            "made_of": MAX_INPUTS + LEAST + 1 + LEAST,
             "filled": self.limits.capacity // 64 + 1,
         }
         for_all = dict.fromkeys(

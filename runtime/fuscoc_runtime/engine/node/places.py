@@ -4,9 +4,9 @@ all have read."""
 from __future__ import annotations
 
 from fuscoc_runtime.engine.node.slabs import MOST_SENT, lay_out_slab, num_places
-from fuscoc_runtime.engine.node.state import SLOT_BITS
 from fuscoc_runtime.engine.sizes import worst_capacity
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
+from fuscoc_runtime.room import num_slot_bits, room_for
 from fuscoc_runtime.topology import Topology
 
 FIRST_SOURCES, FIRST_SENT = 128, 16 << 20
@@ -50,7 +50,8 @@ class Places:
         if places not in self._carried:
             shuffle, _, topology = self._given
             slots = worst_capacity(shuffle, topology.num_ranks, places)
-            self._carried[places] = self._sent(places) <= MOST_SENT and not slots >> SLOT_BITS
+            bits = num_slot_bits(room_for(topology.ranks_per_node))
+            self._carried[places] = self._sent(places) <= MOST_SENT and not slots >> bits
         return self._carried[places]
 
     def _sent(self, places: int) -> int:

@@ -208,8 +208,8 @@ class RailCalls:
 
     def _table(self, entry: int, words: Mapping[str, int]) -> Tensor:
         """It has to live until its call is enqueued."""
-        interpreted = self._program.interpreted
-        return uploaded(with_words(self._tables[entry], words, interpreted), self._device)
+        made = with_words(self._tables[entry], words, self._program.word_places)
+        return uploaded(made, self._device)
 
     def _carry_out(self, commands: CommandList, table: Tensor, numbers: dict[str, int]) -> None:
         numbers["call"] = address(table)

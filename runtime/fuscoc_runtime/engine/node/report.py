@@ -8,11 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from fuscoc_runtime.engine.node.state import MAX_RANKS
+from fuscoc_runtime.room import room_for
 
-# Positions in the report; see kernels/device/words.py.
-SLOTS, SOURCES, ROWS, ABORTED, OTHERS = 0, 8, 16, 17, 18
-NUM_WORDS = OTHERS + MAX_RANKS
 BUSY_SECONDS = 20e-3
 PAUSE_SECONDS = 100e-6
 LOOK_SECONDS = 1.0
@@ -49,13 +46,16 @@ class Other:
 class Report:
     """Words in the host's memory, which kernels write.
 
-    Every word of a call has its epoch in the upper half, so they may come in any order.
+    Every word of a call has its epoch in the upper half, so they may come in any order. There are
+    the slots of every rank that there is room for, its sources, two words, and what others have
+    said; see kernels/device/words.py.
     """
 
     def __init__(self, device: torch.device, num_ranks: int) -> None:
         self._device, self._num_ranks = device, num_ranks
-        on_gpu = device.type == "cuda"
-        self.words = torch.zeros(NUM_WORDS, dtype=torch.int64, pin_memory=on_gpu)
+        self._room, on_gpu = room_for(num_ranks), device.type == "cuda"
+        self._others = 2 * self._room + 2
+        self.words = torch.zeros(self._others + self._room, dtype=torch.int64, pin_memory=on_gpu)
         self._seen = self.words.numpy()
 
     def wait(self, epoch: int) -> Planned:
@@ -72,25 +72,27 @@ class Report:
                 time.sleep(PAUSE_SECONDS)
             else:
                 os.sched_yield()
-        low = [signed(word) for word in self._seen[:OTHERS].tolist()]
+        low = [signed(word) for word in self._seen[: self._others].tolist()]
+        *_, num_rows, is_aborted = low
         return Planned(
-            tuple(low[SLOTS : SLOTS + self._num_ranks]),
-            tuple(low[SOURCES : SOURCES + self._num_ranks]),
-            low[ROWS],
-            low[ABORTED] != 0,
+            tuple(low[: self._num_ranks]),
+            tuple(low[self._room : self._room + self._num_ranks]),
+            num_rows,
+            is_aborted != 0,
         )
 
     def take_others(self) -> list[Other]:
         """What peers have said of calls meanwhile, each once."""
         others = []
-        for peer in self._seen[OTHERS:].nonzero()[0].tolist():
-            word = int(self._seen[OTHERS + peer])
-            self._seen[OTHERS + peer] = 0
+        told = self._seen[self._others :]
+        for peer in told.nonzero()[0].tolist():
+            word = int(told[peer])
+            told[peer] = 0
             others.append(Other(peer, word >> 32, signed(word)))
         return others
 
     def _has(self, epoch: int) -> bool:
-        return bool((self._seen[:OTHERS] >> 32 == signed(epoch)).all())
+        return bool((self._seen[: self._others] >> 32 == signed(epoch)).all())
 
 
 def signed(word: int) -> int:
