@@ -16,9 +16,9 @@ from fuscoc_runtime.comm import group
 from fuscoc_runtime.comm.fabric import Fabric
 from fuscoc_runtime.comm.greeting import Greeting
 from fuscoc_runtime.comm.liveness import ProcessId
-from fuscoc_runtime.comm.nodes import MOST_RANKS, Nodes, Place, check_memory, find_nodes
-from fuscoc_runtime.engine.node.state import MAX_RANKS
+from fuscoc_runtime.comm.nodes import Nodes, Place, check_memory, find_nodes
 from fuscoc_runtime.errors import TopologyError
+from fuscoc_runtime.room import MOST
 from fuscoc_runtime.topology import Topology
 
 RACK, OTHER = Fabric("aa", 1), Fabric("aa", 2)
@@ -75,13 +75,13 @@ def test_domains_or_hosts(data: st.DataObject) -> None:
 
 
 def test_domains_are_as_large_as_kernels_have_room_for() -> None:
-    assert MOST_RANKS == MAX_RANKS
-    rack = [(f"host-{rank // 4}", RACK) for rank in range(2 * MOST_RANKS)]
+    rack = [(f"host-{rank // 4}", RACK) for rank in range(2 * MOST)]
+    assert find_nodes(places(*rack[:72])) == Nodes(Topology(1, 72), "by NVLink domains")
     found = find_nodes(places(*rack))
     assert found == Nodes(
-        Topology(4, 4),
-        f"by hosts: an NVLink domain has {2 * MOST_RANKS} ranks, and kernels of a fixed capacity "
-        f"have room for {MOST_RANKS}",
+        Topology(MOST // 2, 4),
+        f"by hosts: an NVLink domain has {2 * MOST} ranks, and kernels of a fixed capacity "
+        f"have room for {MOST}",
         has_unused=True,
     )
 

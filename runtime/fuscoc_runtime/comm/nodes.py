@@ -16,10 +16,8 @@ import torch
 from fuscoc_runtime.comm.fabric import Fabric, fabric_of
 from fuscoc_runtime.comm.liveness import ProcessId
 from fuscoc_runtime.errors import TopologyError
+from fuscoc_runtime.room import MOST
 from fuscoc_runtime.topology import Topology
-
-MOST_RANKS = 8
-"""Of an NVLink domain that is to be a node: kernels of a fixed capacity have room for them."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def this_place(device: torch.device) -> Place:
     return Place(host_id(), bool(os.environ.get("NCCL_HOSTID")), fabric_of(device))
 
 
-def find_nodes(places: Sequence[Place], most: int = MOST_RANKS) -> Nodes:
+def find_nodes(places: Sequence[Place], most: int = MOST) -> Nodes:
     """The nodes of ranks at these places; NVLink domains of more than ``most`` ranks are none.
 
     Raises:
