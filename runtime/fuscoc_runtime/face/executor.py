@@ -65,6 +65,7 @@ class Executor:
         self.engine, self.spec, self.into = engine, spec, into
         members = engine.members
         self.observer = Observer(f"{spec.name} on rank {members.rank} of {members.topology}")
+        self.observer.tally.nodes = members.nodes
         self.observer.tally.link = engine.link if isinstance(engine, ProcessEngine) else None
         self._stream: Any = None
         node = engine.node if isinstance(engine, NodeEngine) else None

@@ -46,6 +46,8 @@ class ShuffleStats:
             where the spec has none go there.
         link: what the network was measured to do when the shuffle was opened; ``None`` where it was
             not.
+        nodes: how the nodes were found when it was opened: as given, by NVLink domains, or by hosts
+            and why not by domains.
     """
 
     num_sources: int
@@ -65,6 +67,7 @@ class ShuffleStats:
     num_rounds: int
     into: HopStats | None
     link: Link | None
+    nodes: str
 
     @property
     def dedup_ratio(self) -> float:
@@ -130,6 +133,7 @@ def shuffle_stats(tally: Tally, into: Into | None = None) -> ShuffleStats | None
         num_combines=tally.num_combines,
         into=_put_by(into) if into is not None else None,
         link=tally.link,
+        nodes=tally.nodes,
     )
 
 
