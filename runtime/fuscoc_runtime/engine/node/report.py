@@ -11,8 +11,10 @@ import torch
 from fuscoc_runtime.engine.node.state import MAX_RANKS
 
 # Positions in the report; see kernels/device/words.py.
-SLOTS, SOURCES, ROWS, ABORTED, OTHERS = 0, 8, 16, 17, 18
+SLOTS, SOURCES, ROWS, ABORTED, VERDICT, OTHERS = 0, 8, 16, 17, 18, 19
 NUM_WORDS = OTHERS + MAX_RANKS
+# Verdicts; see kernels/device/verdicts.py.
+GOES, GROWS, REFUSES = range(3)
 BUSY_SECONDS = 20e-3
 PAUSE_SECONDS = 100e-6
 LOOK_SECONDS = 1.0
@@ -28,12 +30,14 @@ class Planned:
         sources: source segments of every rank; -1 if it refuses the call.
         num_rows: rows of this rank.
         is_aborted: whether nothing here is true, since waits were ended.
+        verdict: what the nodes have found, where some of it only one of them can.
     """
 
     slots: tuple[int, ...]
     sources: tuple[int, ...]
     num_rows: int
     is_aborted: bool
+    verdict: int = GOES
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,10 @@ class Report:
     Every word of a call has its epoch in the upper half, so they may come in any order.
     """
 
-    def __init__(self, device: torch.device, num_ranks: int) -> None:
-        self._device, self._num_ranks = device, num_ranks
+    def __init__(self, device: torch.device, num_ranks: int, is_judged: bool = False) -> None:
+        """``is_judged``: whether there are verdicts."""
+        self._device, self._num_ranks, self._is_judged = device, num_ranks, is_judged
+        self._awaited = OTHERS if is_judged else VERDICT
         on_gpu = device.type == "cuda"
         self.words = torch.zeros(NUM_WORDS, dtype=torch.int64, pin_memory=on_gpu)
         self._seen = self.words.numpy()
@@ -77,7 +83,8 @@ class Report:
             tuple(low[SLOTS : SLOTS + self._num_ranks]),
             tuple(low[SOURCES : SOURCES + self._num_ranks]),
             low[ROWS],
-            low[ABORTED] != 0,
+            low[ABORTED] != 0 or (self._is_judged and low[VERDICT] < 0),
+            low[VERDICT] if self._is_judged else GOES,
         )
 
     def take_others(self) -> list[Other]:
@@ -90,7 +97,7 @@ class Report:
         return others
 
     def _has(self, epoch: int) -> bool:
-        return bool((self._seen[:OTHERS] >> 32 == signed(epoch)).all())
+        return bool((self._seen[: self._awaited] >> 32 == signed(epoch)).all())
 
 
 def signed(word: int) -> int:

@@ -114,7 +114,9 @@ CALL_TAG = tl.constexpr(97)  # with exact sizes what slabs are told by: a call, 
 IS_KNOWN = tl.constexpr(98)  # 1: a dispatch along a known routing, whose report no host waits for
 TABLES_AT = tl.constexpr(99)  # i64 [2 parities][ranks of all nodes], numbers of `tables`
 SLAB_TABLE = tl.constexpr(100)  # where a slab has that table, i64 [keys], in bytes
-NUM_WORDS = tl.constexpr(101)
+MOST_SLOTS = tl.constexpr(101)  # that a rank may have where nodes tell each other a verdict; see
+# `verdicts`; 0: they do not
+NUM_WORDS = tl.constexpr(102)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
@@ -151,7 +153,8 @@ REPORT_SLOTS = tl.constexpr(0)  # [MAX_RANKS] slots of every rank
 REPORT_SOURCES = tl.constexpr(8)  # [MAX_RANKS] its source segments, -1: it refuses the call
 REPORT_ROWS = tl.constexpr(16)  # rows of this rank
 REPORT_ABORTED = tl.constexpr(17)  # not 0: nobody waits any more, and nothing here is true
-REPORT_OTHERS = tl.constexpr(18)  # [MAX_RANKS] if not 0: what this rank, in the upper half, and
+REPORT_VERDICT = tl.constexpr(18)  # one of `verdicts`, if nodes tell each other any; -1 as before
+REPORT_OTHERS = tl.constexpr(19)  # [MAX_RANKS] if not 0: what this rank, in the upper half, and
 # another have said of one call: the dispatch whose routing it uses, -1: it refuses
 
 # A handle's words, behind the source segments of every rank.
