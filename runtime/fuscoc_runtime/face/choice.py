@@ -100,11 +100,9 @@ def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
     target, rules = shuffle.program.target, shuffle.program.exchange
     if rules.forwarder != "static" or rules.schedule != "pairwise":
         return "between nodes its policy wants a plan of all ranks' traffic"
-    if target.kind == "dense":
-        return "between nodes who has given a slot would learn too late that it is none"
     if shuffle.reply is not None:
         return "between nodes a reply goes by what a dispatch of fixed capacity leaves"
-    if target.capacity is not None:
+    if target.kind == "packed" and target.capacity is not None:
         return "between nodes no rank knows whether one of another has more than its capacity"
     return (
         _between_nodes(shuffle, shuffle.node, topology)

@@ -6,8 +6,10 @@ the host waits for the counts alone. All ranks of the job read from them the sam
 segments: whether one refuses the call, and whether one has more of them than there are places for.
 Then nothing has been stored, and all launch again, with more places. Slots are counted by each node
 alone: if its windows are too small, its ranks make larger ones, and take on once more what has
-landed already; other nodes need not know. A call along a known routing has as many places as the
-dispatch that planned it, so nothing waits.
+landed already; other nodes need not know. Where slots are given, or a rank may have only so many,
+they do know: nodes tell each other a verdict before rows move (kernels/device/verdicts.py), and
+plan once more together. A call along a known routing has as many places as the dispatch that
+planned it, so nothing waits.
 """
 
 from __future__ import annotations
@@ -20,11 +22,17 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.rails import Rails
-from fuscoc_runtime.engine.node.exact import ENTRY, MAX_POINTS, ExactNode, Known, Work
+from fuscoc_runtime.engine.node.exact import (
+    ENTRY,
+    MAX_POINTS,
+    ExactNode,
+    Known,
+    Work,
+)
 from fuscoc_runtime.engine.node.places import Places
 from fuscoc_runtime.engine.node.rail_calls import RailCall, RailCalls, RailWork, new_work
 from fuscoc_runtime.engine.node.rail_commands import PointExchange, gather_in_node
-from fuscoc_runtime.engine.node.report import Planned
+from fuscoc_runtime.engine.node.report import GROWS, REFUSES, Planned
 from fuscoc_runtime.engine.node.rings import DROPPED, Launched, Sent
 from fuscoc_runtime.engine.node.slabs import SlabMemory, Slabs, new_slab_memory
 from fuscoc_runtime.engine.node.state import Limits
@@ -79,8 +87,8 @@ class Shared:
 
 
 class ExactRails(ExactNode):
-    """A shuffle with a packed target among the ranks of several nodes; construction is collective
-    over ``members``. ``limits`` are of the segments that a rank takes on."""
+    """A shuffle among the ranks of several nodes; construction is collective over ``members``.
+    ``limits`` are of the segments that a rank takes on."""
 
     rails: Rails
 
@@ -96,12 +104,18 @@ class ExactRails(ExactNode):
         self._num_nodes = members.topology.num_nodes
         self._sizes = Places(shuffle, node, members.topology)
         self._places = self._sizes.first  # of the next dispatch, on all ranks
+        target = shuffle.program.target
+        self.is_judged = target.kind == "dense" or target.capacity is not None
+        self._begun: Tensor | None = None  # source cells that segments of a call begin with
         super().__init__(artifact, shuffle, node, members, num_sms)
         self.rails = Rails(members)
         self._shared: Shared | None = self._new_shared(self._places)
         self._points: dict[int, PointExchange] = {}
         told = self._program.load("hop", "tell", ("told", "place"))
         self._kernels = {"again": self._again, "tell": self._tell, "told": told}
+        if self.is_judged:
+            judge = self._program.load("known", "judge", ("call",))
+            self._kernels |= {"agree": self._agree, "judge": judge}
 
     @property
     def private_bytes(self) -> int:
@@ -115,7 +129,8 @@ class ExactRails(ExactNode):
         return len(self._calls_of(self._places).slabs.rounds)
 
     def new_work(self, num_sources: int, num_slots: int) -> RailWork | None:
-        if num_sources * self._fanout * self._topology.num_ranks > MAX_POINTS:
+        num_points = num_sources * self._fanout * self._topology.num_ranks
+        if num_points > MAX_POINTS or num_slots > self._program.most_slots:
             return None
         return self._new_work(num_sources, self._places)
 
@@ -143,7 +158,8 @@ class ExactRails(ExactNode):
         while True:
             fits = num_sources <= work.places
             packed, says = (num_sources, 0) if fits else (0, num_sources)
-            call = RailCall(_tag(number, number, weights is not None), None, packed, says)
+            tag = _tag(number, number, weights is not None)
+            call = RailCall(tag, None, packed, says, num_slots)
             self._begin(work, faults)
             self._calls_of(work.places).dispatch(work, call, given)
             planned = self.report.wait(self._epoch)
@@ -155,15 +171,20 @@ class ExactRails(ExactNode):
             if most <= work.places:
                 break
             work = self._make_room(most, num_sources)
-        while max(planned.slots) > self.limits.capacity:
-            problem = self._grow(Limits(self.limits.max_sources, max(planned.slots)))
-            if problem is not None:
-                raise problem
+        while planned.verdict != REFUSES:
+            if max(planned.slots) > self.limits.capacity:
+                problem = self._grow(Limits(self.limits.max_sources, max(planned.slots)))
+                if problem is not None:
+                    raise problem
+            elif planned.verdict != GROWS:
+                break
             self._begin(work)
             self._calls_of(work.places).take_on_again(work, call, given)
             planned = self.report.wait(self._epoch)
             if planned.is_aborted:
                 return planned
+        if planned.verdict == REFUSES:
+            return planned
         self._places = self._sizes.next(work.places, most)
         slots = planned.slots[self._program.rank]
         launched = self._launched(work, num_sources, weights is not None, slots)
@@ -180,12 +201,12 @@ class ExactRails(ExactNode):
         assert isinstance(known, RailKnown)
         work = self._new_work(known.num_sources, known.work.places)
         tag = _tag(number, known.number, weights is not None)
-        call = RailCall(tag, known.number, known.num_sources)
+        slots = known.launched.num_slots
+        call = RailCall(tag, known.number, known.num_sources, num_slots=slots)
         given = self._given(source, known.inputs, known.extents, weights)
         self._begin(work)
         self._calls_of(work.places).dispatch(work, call, given)
-        has_weights, slots = weights is not None, known.launched.num_slots
-        launched = self._launched(work, known.num_sources, has_weights, slots)
+        launched = self._launched(work, known.num_sources, weights is not None, slots)
         first = work.buffers["first_slots"]
         return replace(
             known, launched=launched, number=number, segments=work.segments, first_slots=first,
@@ -295,6 +316,8 @@ class ExactRails(ExactNode):
         routing.zero_()
         if faults is not None:
             routing[DROPPED + 1 : DROPPED + 2].copy_(faults)
+        if self._begun is not None:
+            self._begun.zero_()
         if self._program.is_compact:  # before the peers know that this rank joins the call
             self._memory.part("row_index", torch.int64, self.limits.capacity).fill_(-1)
         self._epoch += 1
@@ -313,13 +336,14 @@ class ExactRails(ExactNode):
         calls = self._calls.get(places)
         if calls is None:
             assert self._shared is not None
+            judged = {"most_slots": self._most_slots} if self.is_judged else {}
             slabs = Slabs(
                 self._shuffle, self._spec, self._topology, places, self._shared.slabs,
                 self._members.is_one_host,
             )  # fmt: skip
             calls = self._calls[places] = RailCalls(
                 self._program, self.rails, slabs, self._memory, self._programs,
-                self._shared.scratch, self._words({}), self._kernels, places,
+                self._shared.scratch, self._words(judged), self._kernels, places,
             )  # fmt: skip
         return calls
 

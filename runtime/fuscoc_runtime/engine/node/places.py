@@ -49,7 +49,9 @@ class Places:
         """Whether slabs carry so many, and kernels count their slots on any rank."""
         if places not in self._carried:
             shuffle, _, topology = self._given
-            slots = worst_capacity(shuffle, topology.num_ranks, places)
+            slots = 0  # of a dense target hosts have looked at them
+            if shuffle.program.target.kind == "packed":
+                slots = worst_capacity(shuffle, topology.num_ranks, places)
             bits = num_slot_bits(room_for(topology.ranks_per_node))
             self._carried[places] = self._sent(places) <= MOST_SENT and not slots >> bits
         return self._carried[places]

@@ -27,7 +27,7 @@ from fuscoc_runtime.engine.node.triton_memory import (
     with_words,
 )
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
-from fuscoc_runtime.kernels.commands import CommandList, Launch
+from fuscoc_runtime.kernels.commands import Command, CommandList, Launch
 from fuscoc_runtime.kernels.loader import Kernel, address
 
 TELLING = {"num_sources": "told_sources", "number": "tells"}
@@ -67,12 +67,14 @@ class RailCall:
         again: the number of the dispatch whose routing it follows; None if it plans.
         num_sources: this rank's own segments that there are places for.
         says: another number than that, which this rank tells the others; 0: the same.
+        num_slots: of a dense target on this rank.
     """
 
     tag: int
     again: int | None
     num_sources: int
     says: int = 0
+    num_slots: int = 0
 
 
 class RailCalls:
@@ -91,16 +93,20 @@ class RailCalls:
         places: int,
     ) -> None:
         """``scratch`` has room for these calls or larger ones, ``lasting`` are words of every
-        table, and ``kernels``, by name, those that are no shuffle's own."""
+        table, and ``kernels``, by name, those that are no shuffle's own; `judge` is among them if
+        nodes tell each other verdicts."""
         self._scratch = scratch
         self.slabs, self._program, self._rails, self._places = slabs, program, rails, places
         self._device, self._programs = program.device, programs
         self._taken_on = taken_on = program.num_nodes * places
         commands = RailCommands(program, rails, slabs, memory.staged_places)
         meet = Launch(kernels["again"], "meets")
-        ended = Launch(kernels["told"], "one", {"place": "ended"})
-        self._forth = CommandList(self._device, commands.forth([meet]))
-        self._landed = CommandList(self._device, [*commands.landed(), ended])
+        begins, ends = (
+            Launch(kernels["told"], "one", {"place": place}) for place in ("departure", "arrival")
+        )
+        judging = self._judging(kernels)
+        self._forth = CommandList(self._device, commands.forth([*judging, meet]))
+        self._landed = CommandList(self._device, [begins, *commands.landed(judging), ends])
         tell = Launch(kernels["tell"], "telling", TELLING)
         back = [tell, *commands.back()] if program.combines else []
         self._back = CommandList(self._device, back)
@@ -122,11 +128,25 @@ class RailCalls:
             **program.sizes(taken_on, programs),
             "programs": min(programs.dispatch, items),
             "told": rails.told,
-            "ended": 1,
+            "departure": 0,
+            "arrival": 1,
         }
         self._numbers_back = {
             **alike, "programs": min(programs.combine, items), "refuses": 0,
         }  # fmt: skip
+
+    def _judging(self, kernels: Mapping[str, Kernel]) -> list[Command]:
+        """What finds out behind the plan whether rows move on any rank."""
+        if "judge" not in kernels:
+            return []
+        memory = self.slabs.memory
+        verdicts = self._rails.between(memory.receipts_out, memory.receipts)
+        agree = [Launch(kernels["agree"], "one", {"joins": "one"})] * self._program.is_dense
+        return [
+            *agree,
+            self._rails.command(verdicts, is_told=True),
+            Launch(kernels["judge"], "one"),
+        ]
 
     def dispatch(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> None:
         """Enqueue one, with what the relation is ``given``, fields and weights."""
@@ -186,7 +206,7 @@ class RailCalls:
         table = self._table(0, {
             **call_words(program, self._scratch, work.segments, work.buffers),
             "own_ranks": address(work.own["rank"]),
-            "own_keys": address(work.own["key"]),
+            "own_keys": address(work.own[program.place]),
             "call_tag": call.tag,
             "is_known": int(again is not None),
         })  # fmt: skip
@@ -202,6 +222,7 @@ class RailCalls:
             "weights": weights,
             "own_sources": call.num_sources,
             "says": call.says,
+            "num_slots": call.num_slots,
             "number": again or 0,
             "meets": int(again is not None),
         })  # fmt: skip

@@ -56,11 +56,11 @@ class RailCommands:
             *moving,
         ]
 
-    def landed(self) -> list[Command]:
+    def landed(self, planned: Sequence[Command] = ()) -> list[Command]:
         """Of that what comes behind the network."""
         planning = self._program.planning()
         planning[0] = replace(planning[0], follows=False)
-        return [*planning, *self._moving()]
+        return [*planning, *planned, *self._moving()]
 
     def back(self) -> list[Command]:
         """A combine, on both sides of the network. Sums of a round travel while those of later ones

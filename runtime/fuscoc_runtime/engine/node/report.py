@@ -10,6 +10,8 @@ import torch
 
 from fuscoc_runtime.room import room_for
 
+# Verdicts; see kernels/device/verdicts.py.
+GOES, GROWS, REFUSES = range(3)
 BUSY_SECONDS = 20e-3
 PAUSE_SECONDS = 100e-6
 LOOK_SECONDS = 1.0
@@ -25,12 +27,14 @@ class Planned:
         sources: source segments of every rank; -1 if it refuses the call.
         num_rows: rows of this rank.
         is_aborted: whether nothing here is true, since waits were ended.
+        verdict: what the nodes have found, where some of it only one of them can.
     """
 
     slots: tuple[int, ...]
     sources: tuple[int, ...]
     num_rows: int
     is_aborted: bool
+    verdict: int = GOES
 
 
 @dataclass(frozen=True)
@@ -47,14 +51,16 @@ class Report:
     """Words in the host's memory, which kernels write.
 
     Every word of a call has its epoch in the upper half, so they may come in any order. There are
-    the slots of every rank that there is room for, its sources, two words, and what others have
+    the slots of every rank that there is room for, its sources, three words, and what others have
     said; see kernels/device/words.py.
     """
 
-    def __init__(self, device: torch.device, num_ranks: int) -> None:
-        self._device, self._num_ranks = device, num_ranks
+    def __init__(self, device: torch.device, num_ranks: int, is_judged: bool = False) -> None:
+        """``is_judged``: whether there are verdicts."""
+        self._device, self._num_ranks, self._is_judged = device, num_ranks, is_judged
         self._room, on_gpu = room_for(num_ranks), device.type == "cuda"
-        self._others = 2 * self._room + 2
+        self._others = 2 * self._room + 3
+        self._awaited = self._others - (not is_judged)
         self.words = torch.zeros(self._others + self._room, dtype=torch.int64, pin_memory=on_gpu)
         self._seen = self.words.numpy()
 
@@ -73,12 +79,13 @@ class Report:
             else:
                 os.sched_yield()
         low = [signed(word) for word in self._seen[: self._others].tolist()]
-        *_, num_rows, is_aborted = low
+        *_, num_rows, is_aborted, verdict = low
         return Planned(
             tuple(low[: self._num_ranks]),
             tuple(low[self._room : self._room + self._num_ranks]),
             num_rows,
-            is_aborted != 0,
+            is_aborted != 0 or (self._is_judged and verdict < 0),
+            verdict if self._is_judged else GOES,
         )
 
     def take_others(self) -> list[Other]:
@@ -92,7 +99,7 @@ class Report:
         return others
 
     def _has(self, epoch: int) -> bool:
-        return bool((self._seen[: self._others] >> 32 == signed(epoch)).all())
+        return bool((self._seen[: self._awaited] >> 32 == signed(epoch)).all())
 
 
 def signed(word: int) -> int:

@@ -15,7 +15,7 @@ from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, points = load("words"), load("vectors"), load("sync"), load("points")
 plan, place, reports = load("plan"), load("place"), load("reports")
-refuse, ranks = load("refuse"), load("ranks")
+refuse, ranks, verdicts = load("refuse"), load("ranks"), load("verdicts")
 
 POINTS = tl.constexpr(1024)  # that a program tells at once
 ACROSS = tl.constexpr(1)  # in place of an epoch: combines are numbered across dispatches
@@ -91,12 +91,25 @@ def agree(call: tl.int64, joins: tl.int64, num_slots: tl.int64):
         there = peer < sync.word(call, words.NUM_RANKS)
         cannot = tl.load(they_say + peer, mask=there, other=0) != 0
         counts = plan.counts_of_ranks(call, place.COLUMNS)
-        tl.store(counts + peer * (place.COLUMNS + 1) + place.COLUMNS, -1, mask=cannot)
+        here = sync.first_rank(call) + peer
+        tl.store(counts + here * (place.COLUMNS + 1) + place.COLUMNS, -1, mask=cannot)
         tl.debug_barrier()
         lengths = place.lengths(call, counts)
         reports.report(call, counts, lengths, num_slots, place.COLUMNS)
         if vectors.largest(cannot.to(tl.int32), 0) > 0:
             carry_out_none(call)
+
+
+@triton.jit(do_not_specialize=range(1))
+def judge(call: tl.int64):
+    """A kernel of one program behind the exchange of verdicts, before rows move: what the host
+    waits for then."""
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    verdict = verdicts.of_all_nodes(call)
+    if verdict != verdicts.GOES:
+        carry_out_none(call)
+    verdict = tl.where(sync.aborted(call) != 0, -1, verdict)
+    reports.store_report(call, words.REPORT_VERDICT, verdict)
 
 
 @triton.jit(do_not_specialize=range(7))

@@ -20,7 +20,7 @@ SLOT_MASK = tl.constexpr((1 << num_slot_bits(room())) - 1)
 OUT_OF_RANGE = tl.constexpr(-2)  # its rank: that, its key or what it looks up does not exist
 
 # Words of the table.
-WINDOWS = tl.constexpr(101 if IS_WIDE.value else 0)  # [MAX_RANKS] base of every rank's window, as
+WINDOWS = tl.constexpr(102 if IS_WIDE.value else 0)  # [MAX_RANKS] base of every rank's window, as
 # mapped here: of few they lie at the address that kernels have in a register
 RANK = tl.constexpr(8)
 NUM_RANKS = tl.constexpr(9)
@@ -121,7 +121,9 @@ CALL_TAG = tl.constexpr(97)  # with exact sizes what slabs are told by: a call, 
 IS_KNOWN = tl.constexpr(98)  # 1: a dispatch along a known routing, whose report no host waits for
 TABLES_AT = tl.constexpr(99)  # i64 [2 parities][ranks of all nodes], numbers of `tables`
 SLAB_TABLE = tl.constexpr(100)  # where a slab has that table, i64 [keys], in bytes
-NUM_WORDS = tl.constexpr(101 + IS_WIDE.value * MAX_RANKS.value)
+MOST_SLOTS = tl.constexpr(101)  # that a rank may have where nodes tell each other a verdict; see
+# `verdicts`; 0: they do not
+NUM_WORDS = tl.constexpr(102 + IS_WIDE.value * MAX_RANKS.value)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
@@ -160,7 +162,9 @@ REPORT_SOURCES = tl.constexpr(MAX_RANKS.value)  # [MAX_RANKS] its source segment
 REPORT_ROWS = tl.constexpr(2 * MAX_RANKS.value)  # rows of this rank
 REPORT_ABORTED = tl.constexpr(REPORT_ROWS.value + 1)  # not 0: nobody waits any more, and nothing
 # here is true
-REPORT_OTHERS = tl.constexpr(REPORT_ROWS.value + 2)  # [MAX_RANKS] if not 0: what this rank, in the
+REPORT_VERDICT = tl.constexpr(REPORT_ROWS.value + 2)  # one of `verdicts`, if nodes tell each other
+# any; -1 as before
+REPORT_OTHERS = tl.constexpr(REPORT_ROWS.value + 3)  # [MAX_RANKS] if not 0: what this rank, in the
 # upper half, and another have said of one call: the dispatch whose routing it uses, -1: it refuses
 
 # A handle's words; of few ranks as in kernels/include/call.cuh.
