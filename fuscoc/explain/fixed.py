@@ -152,7 +152,7 @@ def _window(
         yield Part(
             "rows", f"`{each.name}`, {row_bytes:,} bytes for a row", product(num_rows, row_bytes)
         )
-    if "combine" in node.kernels and ranks > 1:
+    if node.combines and ranks > 1:
         use = f"sums of another rank for every segment, {node.partial_bytes:,} bytes"
         staged: Formula = segments
         if nodes > 1:

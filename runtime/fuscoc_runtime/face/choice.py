@@ -60,10 +60,11 @@ def choose_triton(
     if topology.num_nodes > 1:
         if max_sources is None:
             return f"there are {topology.num_nodes} nodes, and nobody says how large calls are"
+        node = shuffle.node.between or shuffle.node
         return (
-            _between_nodes(shuffle, shuffle.node, topology)
-            or _beyond_slabs(shuffle, shuffle.node, topology, max_sources)
-            or shuffle.node
+            _between_nodes(shuffle, topology)
+            or _beyond_slabs(shuffle, node, topology, max_sources)
+            or node
         )
     return _beyond_a_node(topology, "these kernels") or shuffle.node
 
@@ -107,7 +108,7 @@ def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
     if target.capacity is not None:
         return "between nodes no rank knows whether one of another has more than its capacity"
     return (
-        _between_nodes(shuffle, shuffle.node, topology)
+        _between_nodes(shuffle, topology)
         or _beyond_slabs(shuffle, shuffle.node, topology, 1, MOST_SENT)
         or shuffle.node
     )
@@ -122,11 +123,9 @@ def _beyond_a_node(topology: Topology, kernels: str) -> str | None:
     return None
 
 
-def _between_nodes(shuffle: ShuffleSpec, node: NodeSpec, topology: Topology) -> str | None:
+def _between_nodes(shuffle: ShuffleSpec, topology: Topology) -> str | None:
     """Why the kernels cannot be used among the ranks of several nodes."""
     target = shuffle.program.target
-    if node.pieces is not None:
-        return "its slots follow from pieces, which are planned inside one node only"
     if target.kind == "packed" and target.num_keys >> SLOT_BITS:
         return f"it has {target.num_keys} keys, and a slab counts {(1 << SLOT_BITS) - 1}"
     if topology.ranks_per_node > MAX_RANKS:

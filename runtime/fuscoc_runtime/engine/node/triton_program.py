@@ -64,7 +64,7 @@ class TritonProgram:
         self.target, self.is_compact = program.target, program.is_compact
         self.is_dense = program.target.kind == "dense"
         self.table = None if program.target.kind == "dense" else program.target.placement.table
-        self.combines = "combine" in spec.kernels
+        self.combines = spec.combines
         unused = ACROSS if self.num_nodes == 1 else INSIDE
         if "sort" in spec.kernels and self.num_nodes > 1:
             unused = {*unused, "exchange"}
