@@ -168,20 +168,19 @@ def _kernels(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> Iterab
         }
     if isinstance(item.node, str):
         return
-    for node, node_kernel in (
-        (node, kernel) for node in item.node.all for kernel in node.kernels.values()
-    ):
-        yield {
-            "name": kernel_name(node_kernel.name),
-            "file": node.file,
-            "function": node_kernel.name,
-            "args": [
-                {"name": name, "kind": _kind(value), "value": value}
-                for name, value in node_kernel.parameters.items()
-            ],
-            "num_warps": node_kernel.num_warps,
-            "emits": [],
-        }
+    for node in item.node.all:
+        for node_kernel in node.kernels.values():
+            yield {
+                "name": kernel_name(node_kernel.name),
+                "file": node.file,
+                "function": node_kernel.name,
+                "args": [
+                    {"name": name, "kind": _kind(value), "value": value}
+                    for name, value in node_kernel.parameters.items()
+                ],
+                "num_warps": node_kernel.num_warps,
+                "emits": [],
+            }
 
 
 def _kind(value: str) -> str:

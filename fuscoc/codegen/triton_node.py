@@ -127,7 +127,8 @@ def _of_rows(
     modules += ["combine"] if shuffle.combine is not None and not only_between else []
     modules += ["plan"] if printer.sorts else []
     modules += ["slabs", "hop", *(["hop_back"] if shuffle.combine is not None else [])]
-    header = print_header(shuffle.name, spec, modules)
+    where = ["between nodes"] if only_between else []
+    header = print_header(shuffle.name, spec, modules, *where)
     many = many_functions(shuffle, tile) if tile.tile_rows > 1 and not only_between else []
     text = "\n\n".join([header, *many, *row_functions(shuffle, tile), *printer.texts()])
     return NodeKernels(
