@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -115,7 +116,7 @@ def measure(name: str, topology: Topology, is_one_host: bool, wire: float) -> li
     rank, ranks = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda", torch.cuda.current_device())
     case = of_case(name, rank, ranks, device)
-    sizes = {"max_sources": case.max_sources, "capacity": case.capacity}
+    sizes: dict[str, Any] = {"max_sources": case.max_sources, "capacity": case.capacity}
     ways = {
         kind: Way(name, case, Shuffle(FOLDER / name, topology=topology, timeout=60.0, **options))
         for kind, options in (("rails", sizes), ("general", {}))
