@@ -37,4 +37,4 @@ def run(module: Any) -> None:
                 sizes = choose_triton_piece_sizes(shuffle, are_alike=alike is not None)
                 TritonPieceTile.build(**asdict(sizes))
             if "triton" in printers:  # of pieces, for rows that cross nodes
-                TritonTile.build(**asdict(choose_triton_sizes(shuffle)))
+                TritonTile.build(**asdict(choose_triton_sizes(shuffle, one_by_one=bool(pieces))))

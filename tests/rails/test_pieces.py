@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.verify import expect
+from fuscoc_runtime.engine.node.slabs import num_places
 from fuscoc_runtime.face.choice import choose_triton
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
@@ -22,6 +23,7 @@ from tests.node_triton.given_specs import EXAMPLES
 from tests.node_triton.test_any_spec import STATEFUL, Ranks, compiled
 from tests.node_triton.test_given_slots import LONG_PAGES
 from tests.rails import rail_work
+from tests.specs import EXAMPLES as EXAMPLE_FILES
 
 NAMES = (
     "ulysses", "fft_transpose", "redistribute", "spread", "vit_patches", "vit_patches_nchw",
@@ -69,6 +71,29 @@ def test_nobody_waits(pool: Pool, name: str) -> None:
     options = {**small.options, "topology": str(topology)}
     waits = pool.run(rail_work.waits, 2, path(small.text), small.batches[0][:2], options)
     assert waits == [[], []]
+
+
+def test_places_of_long_segments() -> None:
+    """As many as there are of 2 MB, not whole tiles of 128; 31 to another node are 64 MiB."""
+    shuffle, topology = (
+        compiled((EXAMPLE_FILES / "kv_pages.fsc").read_text()).shuffle(),
+        Topology(2, 1),
+    )
+    assert shuffle.node is not None
+    assert shuffle.node.between is not None
+    assert num_places(shuffle, shuffle.node.between, 15) == 16
+    assert choose_triton(shuffle, topology, 30) == shuffle.node.between
+    assert "bytes to other nodes" in str(choose_triton(shuffle, topology, 32))
+
+
+def test_long_segments(pool: Pool) -> None:
+    """Those of which a program plans two."""
+    small = EXAMPLES["kv_long_pages"]
+    text = small.text.replace(
+        "page = 4, heads = 8, width = 64", "page = 64, heads = 64, width = 64"
+    )
+    options = {**small.options, "topology": "2x2"}
+    pool.run(given_work.epochs, 4, path(text), [(3, 0, 4, 1), (1, 2, 3, 0)], 1, options)
 
 
 def test_rounds(pool: Pool) -> None:

@@ -57,7 +57,7 @@ def kv_cache_rails_exchange(call: tl.int64, num_sources: tl.int64, num_slots: tl
 def kv_cache_rails_place(call: tl.int64, num_sources: tl.int64):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
-    place.place(call, num_sources, fanout=1, tile=(128, 1), apart=False, begun=0)
+    place.place(call, num_sources, fanout=1, tile=(2, 1), apart=False, begun=0)
 
 
 @triton.jit(do_not_specialize=range(6))
@@ -87,7 +87,7 @@ def kv_cache_rails_pack(
         fanout=1,
         lanes=1,
         parts=64,
-        tile=(128, 1),
+        tile=(2, 1),
         tiles=1,
         compact=False,
         given=(),

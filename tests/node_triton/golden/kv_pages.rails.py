@@ -97,7 +97,7 @@ def kv_pages_rails_place(call: tl.int64, num_sources: tl.int64, begun: tl.int64)
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     num_sources = num_sources.to(tl.int64)
     begun = begun.to(tl.int64)
-    place.place(call, num_sources, begun, fanout=1, tile=(128, 1), apart=True)
+    place.place(call, num_sources, begun, fanout=1, tile=(2, 1), apart=True)
 
 
 @triton.jit(do_not_specialize=range(7))
@@ -129,7 +129,7 @@ def kv_pages_rails_pack(
         fanout=1,
         lanes=1,
         parts=64,
-        tile=(128, 1),
+        tile=(2, 1),
         tiles=1,
         compact=False,
         given=(),

@@ -99,8 +99,11 @@ class TritonProgram:
     def model(self, num_sms: int | None, combine_an_sm: int = 4) -> Programs:
         """How calls use ``num_sms`` SMs. Pieces are as long as tiles say, and what crosses nodes
         has places in groups of its own."""
-        if self.spec.pieces is not None or self.num_nodes > 1:
+        if self.spec.pieces is not None:
             return model_programs(self.device, num_sms, combine_an_sm)
+        if self.num_nodes > 1:
+            row_warps = self.spec.tile["row_warps"]
+            return model_programs(self.device, num_sms, combine_an_sm, row_warps=row_warps)
         row_bytes = sum(self.row_bytes) * self.spec.tile["tile_rows"]
         fanout = self.shuffle.program.fanout
         return model_programs(self.device, num_sms, combine_an_sm, row_bytes, fanout)
