@@ -52,7 +52,7 @@ def _kernels(path: Path) -> set[str]:
     artifact, names = load_artifact(path), set[str]()
     for shuffle in artifact.manifest.shuffles:
         assert shuffle.node is not None
-        kernels = shuffle.node.kernels
+        kernels = (shuffle.node.between or shuffle.node).kernels
         names |= {kernels[role] for role in kernels.keys() - INSIDE}
         packed_by = {each.value for each in artifact.kernels[kernels["pack"]].args}
         if "extent.ranks" not in packed_by:

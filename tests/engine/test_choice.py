@@ -141,7 +141,7 @@ def test_reasons_for_no_triton_kernels_of_one_node(
 @pytest.mark.parametrize(
     ("name", "topology", "most", "reason"),
     [
-        ("static", Topology(2, 4), 8, "pieces"),
+        ("static", Topology(2, 4), 16384, "bytes to other nodes"),
         ("repeating", Topology(2, 4), 8, "dedup"),
         ("moe", Topology(2, 144), 8, "144 ranks"),
         ("moe", Topology(2, 4), 8192, "118490112 bytes to other nodes"),
@@ -217,6 +217,17 @@ def test_what_one_node_may_refuse_for_all_has_kernels(topology: Topology) -> Non
     shuffle = artifact(GRID).shuffle()
     assert choose_triton(shuffle, topology, 8) == shuffle.node
     assert choose_exact(shuffle, topology, HOPPER, False, None) == shuffle.node
+
+
+@pytest.mark.parametrize("name", ["static", "ragged"])
+def test_pieces_move_by_rows_between_nodes(name: str) -> None:
+    shuffle, topology = spec(name), Topology(2, 4)
+    assert shuffle.node is not None
+    assert shuffle.node.pieces is not None
+    assert shuffle.node.between is not None
+    assert choose_triton(shuffle, NODE, 8) == shuffle.node
+    assert choose_triton(shuffle, topology, 8) == shuffle.node.between
+    assert isinstance(choose_exact(shuffle, topology, HOPPER, False, None), str)
 
 
 def test_exact_sizes_of_ragged_sources_would_be_waited_for_twice() -> None:

@@ -60,10 +60,11 @@ def choose_triton(
     if topology.num_nodes > 1:
         if max_sources is None:
             return f"there are {topology.num_nodes} nodes, and nobody says how large calls are"
+        node = shuffle.node.between or shuffle.node
         return (
-            _between_nodes(shuffle, shuffle.node, topology)
-            or _beyond_slabs(shuffle, shuffle.node, topology, max_sources)
-            or shuffle.node
+            _between_nodes(shuffle, topology)
+            or _beyond_slabs(shuffle, node, topology, max_sources)
+            or node
         )
     return _beyond_a_node(topology, "these kernels", MOST) or shuffle.node
 
@@ -105,7 +106,7 @@ def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
     if target.kind == "packed" and target.capacity is not None:
         return "between nodes no rank knows whether one of another has more than its capacity"
     return (
-        _between_nodes(shuffle, shuffle.node, topology)
+        _between_nodes(shuffle, topology)
         or _beyond_slabs(shuffle, shuffle.node, topology, 1, MOST_SENT)
         or shuffle.node
     )
@@ -120,11 +121,9 @@ def _beyond_a_node(topology: Topology, kernels: str, most: int) -> str | None:
     return None
 
 
-def _between_nodes(shuffle: ShuffleSpec, node: NodeSpec, topology: Topology) -> str | None:
+def _between_nodes(shuffle: ShuffleSpec, topology: Topology) -> str | None:
     """Why the kernels cannot be used among the ranks of several nodes."""
     target = shuffle.program.target
-    if node.pieces is not None:
-        return "its slots follow from pieces, which are planned inside one node only"
     if topology.ranks_per_node > MOST:
         return f"the nodes have {topology.ranks_per_node} ranks, more than {MOST}"
     bits = num_slot_bits(room_for(topology.ranks_per_node))

@@ -117,7 +117,7 @@ class TritonPiecesNode(TritonNode):
             )
             raise OptionError("max_sources", f"{problem}, and these are {num_lines:,}")
         num_cells = self._max_boxes * room_for(members.topology.ranks_per_node)
-        comes_back = "combine" in node.kernels
+        comes_back = node.combines
         # Ranges that are no whole lines have up to 15 bytes in between, fewer than their lines.
         room = bytes_sent * node.pieces.line_parts + num_cells * BOX_PADDING
         self._staging_bytes = comes_back * room

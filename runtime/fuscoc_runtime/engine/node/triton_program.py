@@ -75,7 +75,7 @@ class TritonProgram:
         self.target, self.is_compact = program.target, program.is_compact
         self.is_dense = program.target.kind == "dense"
         self.table = None if program.target.kind == "dense" else program.target.placement.table
-        self.combines = "combine" in spec.kernels
+        self.combines = spec.combines
         unused = ACROSS if self.num_nodes == 1 else INSIDE
         if "sort" in spec.kernels and self.num_nodes > 1:
             unused = {*unused, "exchange"}
@@ -110,8 +110,11 @@ class TritonProgram:
     def model(self, num_sms: int | None, combine_an_sm: int = 4) -> Programs:
         """How calls use ``num_sms`` SMs. Pieces are as long as tiles say, and what crosses nodes
         has places in groups of its own."""
-        if self.spec.pieces is not None or self.num_nodes > 1:
+        if self.spec.pieces is not None:
             return model_programs(self.device, num_sms, combine_an_sm)
+        if self.num_nodes > 1:
+            row_warps = self.spec.tile["row_warps"]
+            return model_programs(self.device, num_sms, combine_an_sm, row_warps=row_warps)
         row_bytes = sum(self.row_bytes) * self.spec.tile["tile_rows"]
         fanout = self.shuffle.program.fanout
         return model_programs(self.device, num_sms, combine_an_sm, row_bytes, fanout)
