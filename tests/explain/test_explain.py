@@ -369,6 +369,12 @@ def test_memory_of_a_fixed_capacity(explain) -> None:
     assert "Memory of a rank" not in explain(EXAMPLES / "vit_patches.fsc", "--topology", "8x8")[1]
 
 
+def test_nodes_of_many_ranks(explain) -> None:
+    out = " ".join(explain(EXAMPLES / "moe.fsc", "--topology", "1x16")[1].split())
+    assert "CUDA no the node has 16 ranks, more than 8 Triton, one node yes" in out
+    assert "Memory of a rank with `max_sources` on 1x16" in out
+
+
 def test_rings_are_those_of_the_engine() -> None:
     assert tables.RING_SLOTS == machine.RING_SLOTS
     assert facts.SIGNAL_BYTES == buffers.WORD_BYTES

@@ -47,7 +47,7 @@ TEXTS = (
     QUERIES.replace("ALIGN", "compact"),
     BAGS,
 )
-TOPOLOGIES = ("1x1", "1x8", "2x1", "2x2", "3x4", "4x8")
+TOPOLOGIES = ("1x1", "1x8", "1x12", "2x1", "2x2", "3x4", "4x8", "2x24")
 
 
 def allocated(text: str, topology: Topology, max_sources: int) -> tuple[int, int]:
@@ -84,13 +84,14 @@ def _allocated(
 
     def allocate(num_bytes: int) -> Window:
         taken.append(num_bytes)
-        return Window(torch.empty(num_bytes, dtype=torch.uint8), torch.zeros(8, dtype=torch.int64))
+        bases = torch.zeros(topology.ranks_per_node, dtype=torch.int64)
+        return Window(torch.empty(num_bytes, dtype=torch.uint8), bases)
 
     TritonMemory(program, limits, allocate, limits.num_entries)
     return taken[0], slab_bytes
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(TEXTS),
     st.sampled_from(TOPOLOGIES),

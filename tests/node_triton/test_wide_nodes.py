@@ -131,7 +131,7 @@ def test_sets_of_ranks(sets: tuple[int, set[int], set[int]], last: int) -> None:
 @pytest.mark.parametrize("name", MANY_KEYS)
 def test_many_ranks(name: str, num_ranks: int) -> None:
     sizes = [tuple((rank + turn) % 3 for rank in range(num_ranks)) for turn in range(2)]
-    processes = Pool(num_ranks)
+    processes = Pool(num_ranks, sizes=[num_ranks])
     try:
         processes.run(rank_work.epochs, num_ranks, path(MANY_KEYS[name]), sizes, 1)
     finally:

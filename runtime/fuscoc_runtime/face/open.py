@@ -87,6 +87,8 @@ def open_engine(
     kernels = choose_cuda(shuffle, members.topology, cuda_gpu, options.max_sources)
     if isinstance(kernels, str):
         _check_gpu(shuffle, gpu, kernels)
+        if options.max_sources is not None and members.rank == 0:
+            _log.info("%s: no CUDA kernels: %s", shuffle.name, kernels)
         kernels = choose_triton(shuffle, members.topology, options.max_sources)
     if options.max_sources is not None and not isinstance(kernels, str):
         if options.trace:

@@ -71,8 +71,11 @@ def have(found, peers):
     if IS_WORD:
         made = (found >> peers) & 1
     else:
-        is_it = peers[:, None] == tl.arange(0, words.MAX_RANKS)[None, :]
-        made = vectors.total(tl.where(is_it, found[None, :], 0), 1)
+        rank = tl.arange(0, words.MAX_RANKS)
+        made = tl.full(peers.shape, 0, tl.int32)
+        for word in tl.static_range(words.RANK_WORDS):  # a matrix of both needs too many registers
+            bits = vectors.total(tl.where((rank >> 5) == word, found << (rank & 31), 0), 0)
+            made = tl.where((peers >> 5) == word, (bits >> (peers & 31)) & 1, made)
     return made
 
 
