@@ -15,7 +15,7 @@ from functools import cache
 
 import torch
 
-from fuscoc_runtime.comm.nvml import COMPLETED, NO_CLUSTER, NvmlError, fabric_info
+from fuscoc_runtime.comm.nvml import COMPLETED, NO_CLUSTER, FabricInfo, NvmlError, fabric_info
 from fuscoc_runtime.kernels.driver import call
 
 
@@ -35,20 +35,26 @@ def fabric_of(device: torch.device) -> Fabric | str:
     """The domain of a rank that computes there, or why it shares memory with its host alone."""
     if device.type != "cuda":
         return f"it computes on {device.type}"
+    uuid = uuid_of(device)  # the driver answers from then on
+    # First, as the driver refuses in less than a millisecond, and NVML's start takes hundreds.
     try:
-        info = fabric_info(uuid_of(device))
+        _try_handle(device.index)
+    except (OSError, AttributeError, RuntimeError) as error:
+        return f"the driver gives no handles of the fabric ({error})"
+    try:
+        return as_fabric(fabric_info(uuid))
     except NvmlError as error:
         return str(error)
+
+
+def as_fabric(info: FabricInfo) -> Fabric | str:
+    """The domain that NVML tells of, or why it does not span hosts."""
     if info.state != COMPLETED:
         return f"its NVLink domain is in the state `{info.state}`"
     if info.problem:
         return f"its GPU has not come into an NVLink domain: {info.problem}"
     if info.cluster == NO_CLUSTER:
         return "its NVLink domain has no cluster id: it is of one host"
-    try:
-        _try_handle(device.index)
-    except (OSError, AttributeError, RuntimeError) as error:
-        return f"the driver gives no handles of the fabric ({error}): does nvidia-imex run?"
     return Fabric(info.cluster, info.clique)
 
 

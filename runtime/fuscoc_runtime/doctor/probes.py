@@ -98,7 +98,9 @@ def _fabric(device: Any) -> Facts:
         info = nvml.fabric_info(fabric.uuid_of(device))
     except nvml.NvmlError as error:
         return {**dict.fromkeys(FABRIC), "problem": str(error)}
-    found = fabric.fabric_of(device)
+    found = fabric.as_fabric(info)
+    if not isinstance(found, str):
+        found = fabric.fabric_of(device)
     known = {name: getattr(info, name) for name in FABRIC}
     return {**known, "problem": found if isinstance(found, str) else None}
 
