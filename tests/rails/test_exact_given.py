@@ -17,6 +17,7 @@ from tests.node_triton.given_specs import EXAMPLES
 from tests.node_triton.test_given_slots import FANNED, SHORT_PAGES, relations
 from tests.rails import exact_given_work, exact_work
 from tests.rails.test_given_slots import ONE_EACH, SUMMED, tables
+from tests.rails.test_rails import check_that_the_last_is_named
 
 NIGHTLY = pytest.mark.nightly
 LARGER = pytest.param("2x2", marks=NIGHTLY)
@@ -184,3 +185,10 @@ def test_calls_of_a_limited_capacity(pool: Pool, topology: str) -> None:
     num_ranks = ranks_of(topology)
     sizes = [(3, *[0] * (num_ranks - 1)), (20, *[5] * (num_ranks - 1))]
     pool.run(exact_work.sizes, num_ranks, path(text), topology, sizes, 1)
+
+
+@pytest.mark.parametrize("topology", ["2x1", LARGER])
+def test_a_rank_that_dies_is_named(topology: str) -> None:
+    text = specs.routed("f32", capacity="capacity max 400")
+    work, num_ranks = exact_work.one_dies, ranks_of(topology)
+    check_that_the_last_is_named(work, num_ranks, path(text), topology)
