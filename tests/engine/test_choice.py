@@ -167,7 +167,6 @@ def test_reasons_for_no_fixed_capacity_between_nodes(
         ({"num_programs": 8}, "num_programs"),
         ({"topology": Topology(2, 4), "shuffle": "balanced"}, "all ranks' traffic"),
         ({"topology": Topology(2, 4), "shuffle": "staged"}, "all ranks' traffic"),
-        ({"topology": Topology(2, 4), "shuffle": "bounded"}, "capacity"),
         ({"topology": Topology(2, 9)}, "9 ranks"),
         ({"shuffle": "repeating"}, "dedup"),
         ({"shuffle": "static"}, "made once"),
@@ -214,9 +213,10 @@ def test_what_replies_leave_to_the_general_engine() -> None:
 
 @pytest.mark.parametrize("topology", [NODE, Topology(2, 4)])
 def test_what_one_node_may_refuse_for_all_has_kernels(topology: Topology) -> None:
-    shuffle = artifact(GRID).shuffle()
-    assert choose_triton(shuffle, topology, 8) == shuffle.node
-    assert choose_exact(shuffle, topology, HOPPER, False, None) == shuffle.node
+    """Slots that are given, and those of a limited capacity."""
+    for shuffle in (artifact(GRID).shuffle(), spec("bounded")):
+        assert choose_triton(shuffle, topology, 8) == shuffle.node
+        assert choose_exact(shuffle, topology, HOPPER, False, None) == shuffle.node
 
 
 def test_exact_sizes_of_ragged_sources_would_be_waited_for_twice() -> None:

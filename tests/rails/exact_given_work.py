@@ -1,5 +1,5 @@
-"""What the tests of exact sizes let ranks of several nodes do with slots that the relation gives;
-every function runs on one rank."""
+"""What the tests of exact sizes let ranks of several nodes do with slots that the relation gives,
+or of which a rank may have only so many; every function runs on one rank."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fuscoc_runtime.engine.node.exact_rails import ExactRails
 from fuscoc_runtime.engine.node.rail_calls import RailCalls
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.reference import RankData
+from tests.node_exact.rank_work import KEYS, by_slot, close, data_of, summed
 from tests.node_triton import given_layers, given_work
 from tests.node_triton.rank_work import batch, run, said_by
 from tests.rails.exact_work import counts, open_shuffle
@@ -146,5 +147,38 @@ def pages(
             assert torch.equal(back, wanted)
 
         said.append(said_by(call))
+    shuffle.close()
+    return said
+
+
+def limited(group: Any, artifact: str, topology: str, most: int, forced: bool) -> list[str]:
+    """Calls with up to ``most`` slots of a rank and more, on all ranks or on the last one alone:
+    what is said of each. Those that fit are whole."""
+    opened = open_shuffle if forced else _general
+    shuffle, said = opened(group, artifact, topology), []
+    num_ranks = shuffle.topology.num_ranks
+    for number, (tokens, key) in enumerate(
+        [
+            (1, None),
+            (3, KEYS - 1),
+            (most // 3 // num_ranks, KEYS - 1),
+            (most, None),
+            (40, 0),
+            (2, 1),
+        ]
+    ):
+        given = data_of(shuffle.rank, tokens, number)
+        if key is not None:
+            given["idx"] = torch.full_like(given["idx"], key)
+
+        def call(given: Any = given) -> None:
+            rows, handle = shuffle.dispatch(**given)
+            close(shuffle.combine(by_slot(rows, handle), handle), summed(given))
+            rows, handle = shuffle.dispatch(given["x"] * 2, handle=handle)
+            late = {"weights": given["weights"]}
+            close(shuffle.combine(by_slot(rows, handle), handle, **late), 2 * summed(given))
+
+        said.append(said_by(call))
+    shuffle.check()
     shuffle.close()
     return said

@@ -15,8 +15,9 @@ from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.node_triton.given_specs import EXAMPLES
 from tests.node_triton.test_given_slots import FANNED, SHORT_PAGES, relations
-from tests.rails import exact_given_work
+from tests.rails import exact_given_work, exact_work
 from tests.rails.test_given_slots import ONE_EACH, SUMMED, tables
+from tests.rails.test_rails import check_that_the_last_is_named
 
 NIGHTLY = pytest.mark.nightly
 LARGER = pytest.param("2x2", marks=NIGHTLY)
@@ -162,3 +163,32 @@ def test_pages_that_are_given_away_twice(pool: Pool) -> None:
     for said in found:
         assert [each == "no error" for each in said] == [True, True, False, True]
         assert said[2].startswith("SourceOverlapError: [FSR029] segments 0 and 2 of rank 0")
+
+
+@pytest.mark.parametrize("topology", ["2x1", LARGER, LARGEST])
+@pytest.mark.parametrize("align", [1, pytest.param(4, marks=NIGHTLY)])
+def test_more_slots_than_a_rank_may_have(pool: Pool, topology: str, align: int) -> None:
+    """All ranks raise what the general engine raises, wherever that rank is."""
+    text = specs.routed("f32", align=align, capacity="capacity max 72")
+    num_ranks = ranks_of(topology)
+    work, given = exact_given_work.limited, (path(text), topology, 72)
+    found = pool.run(work, num_ranks, *given, True)
+    assert found == pool.run(work, num_ranks, *given, False)
+    for said in found:
+        assert said == found[0]
+        assert [each == "no error" for each in said] == [True, True, True, False, False, True]
+
+
+@pytest.mark.parametrize("topology", ["2x1", LARGER])
+def test_calls_of_a_limited_capacity(pool: Pool, topology: str) -> None:
+    text = specs.routed("bf16", hidden=40, capacity="capacity max 400")
+    num_ranks = ranks_of(topology)
+    sizes = [(3, *[0] * (num_ranks - 1)), (20, *[5] * (num_ranks - 1))]
+    pool.run(exact_work.sizes, num_ranks, path(text), topology, sizes, 1)
+
+
+@pytest.mark.parametrize("topology", ["2x1", LARGER])
+def test_a_rank_that_dies_is_named(topology: str) -> None:
+    text = specs.routed("f32", capacity="capacity max 400")
+    work, num_ranks = exact_work.one_dies, ranks_of(topology)
+    check_that_the_last_is_named(work, num_ranks, path(text), topology)

@@ -97,13 +97,11 @@ def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
     """Those of ``choose_exact``, wherever they run."""
     if topology.num_nodes == 1 or shuffle.node is None:
         return choose_triton(shuffle, topology)
-    target, rules = shuffle.program.target, shuffle.program.exchange
+    rules = shuffle.program.exchange
     if rules.forwarder != "static" or rules.schedule != "pairwise":
         return "between nodes its policy wants a plan of all ranks' traffic"
     if shuffle.reply is not None:
         return "between nodes a reply goes by what a dispatch of fixed capacity leaves"
-    if target.kind == "packed" and target.capacity is not None:
-        return "between nodes no rank knows whether one of another has more than its capacity"
     return (
         _between_nodes(shuffle, shuffle.node, topology)
         or _beyond_slabs(shuffle, shuffle.node, topology, 1, MOST_SENT)
