@@ -100,8 +100,6 @@ def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
     rules = shuffle.program.exchange
     if rules.forwarder != "static" or rules.schedule != "pairwise":
         return "between nodes its policy wants a plan of all ranks' traffic"
-    if shuffle.reply is not None:
-        return "between nodes a reply goes by what a dispatch of fixed capacity leaves"
     return (
         _between_nodes(shuffle, shuffle.node, topology)
         or _beyond_slabs(shuffle, shuffle.node, topology, 1, MOST_SENT)

@@ -196,7 +196,7 @@ def _exact_engine(
         if (reply := shuffle.reply) is not None:
             assert reply.node is not None, "kernels are there for both or none"
             answers = _answering(members)
-            answering = ExactNode(artifact, reply, reply.node, answers, sms)
+            answering = make(artifact, reply, reply.node, answers, sms)
             ExactEngine(reply, answers, answering, asking.general_reply, asking)
     return asking
 

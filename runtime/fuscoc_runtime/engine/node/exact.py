@@ -106,7 +106,7 @@ class ExactNode:
         self._agree = program.load("known", "agree", ("call", "joins", "num_slots"))
         tell = ("call", "number", "num_sources", "fanout", "weights", "known", "refuses")
         self._tell = program.load("known", "tell", tell)
-        follow = ("call", "num_sources", "fanout", "segments", "known")
+        follow = ("call", "num_sources", "fanout", "segments", "known", "own_sources")
         self._follow = program.load("answer", "follow", follow)
         self.zeroes_results, self._fanout = node.places_results, shuffle.program.fanout
         self._members, device = members, members.device
@@ -243,13 +243,22 @@ class ExactNode:
         launched = replace(
             asked.launched, num_sources=num_sources, codes=codes, routing=routing, weights=weights
         )
-        table = self._table(launched, segments, first)
-        values = {"call": table.data_ptr(), "num_sources": num_sources, "fanout": self._fanout}
-        values |= {"segments": each, "known": address(asked.launched.routing)}
-        self._follow.launch(values, max(1, min(num_sources // SEGMENTS, self._programs.reducers)))
-        return replace(
+        known = replace(
             asked, launched=launched, sources=sources, segments=segments, first_slots=first
         )
+        self._adopt(known, asked, each, num_sources)
+        return known
+
+    def _adopt(self, known: Known, asked: Known, each: int, own_sources: int) -> None:
+        """Fill in what was ``asked`` of a routing ``known`` by that, of so many segments of this
+        rank's own."""
+        launched, fanout = known.launched, self._fanout
+        table = self._table(launched, known.segments, known.first_slots)
+        values = {"call": table.data_ptr(), "num_sources": launched.num_sources, "fanout": fanout}
+        values |= {"segments": each, "known": address(asked.launched.routing)}
+        values["own_sources"] = own_sources
+        programs = min(launched.num_sources // SEGMENTS, self._programs.reducers)
+        self._follow.launch(values, max(1, programs))
 
     def combine(
         self,

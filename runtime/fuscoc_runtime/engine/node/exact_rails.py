@@ -14,7 +14,7 @@ planned it, so nothing waits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -37,7 +37,12 @@ from fuscoc_runtime.engine.node.report import GROWS, REFUSES, Planned
 from fuscoc_runtime.engine.node.rings import DROPPED, Launched, Sent
 from fuscoc_runtime.engine.node.slabs import SlabMemory, Slabs, new_slab_memory
 from fuscoc_runtime.engine.node.state import Limits
-from fuscoc_runtime.engine.node.triton_memory import TritonMemory, new_scratch
+from fuscoc_runtime.engine.node.triton_memory import (
+    TritonMemory,
+    new_buffers,
+    new_scratch,
+    new_segments,
+)
 from fuscoc_runtime.engine.node.triton_program import COMBINED
 from fuscoc_runtime.errors import FuscoRuntimeError, PreparationError
 from fuscoc_runtime.kernels.loader import address
@@ -52,12 +57,12 @@ class RailKnown(Known):
 
     Attributes:
         work: memory of the dispatch, with places for as many segments of every rank.
-        inputs, extents: of the relation; no caller changes them.
+        inputs, extents: of the relation, by name; no caller changes them.
     """
 
     work: RailWork
-    inputs: tuple[Tensor, ...]
-    extents: tuple[int, ...]
+    inputs: Mapping[str, Tensor]
+    extents: Mapping[str, int]
 
     @property
     def num_sources(self) -> int:
@@ -67,7 +72,7 @@ class RailKnown(Known):
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [*super().tensors, *self.work.tensors, *self.inputs]
+        return [*super().tensors, *self.work.tensors, *self.inputs.values()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,8 +159,12 @@ class ExactRails(ExactNode):
                 larger slabs or windows.
         """
         assert isinstance(work, RailWork)
-        kept = tuple(each.clone() for each in inputs)  # handles last
-        given = self._given(source, kept, extents, weights)
+        program = self._shuffle.program
+        kept = {  # handles last
+            name: each.clone() for name, each in zip(program.inputs, inputs, strict=True)
+        }
+        sizes = dict(zip(program.extents, extents, strict=True))
+        given = self._given(source, kept, sizes, weights)
         while True:
             fits = num_sources <= work.places
             packed, says = (num_sources, 0) if fits else (0, num_sources)
@@ -171,7 +180,7 @@ class ExactRails(ExactNode):
                 return planned
             if most <= work.places:
                 break
-            work = self._make_room(most, num_sources)
+            work = self._make_room(self._sizes.size_of(most), num_sources)
         while planned.verdict != REFUSES:
             if max(planned.slots) > self.limits.capacity:
                 problem = self._grow(Limits(self.limits.max_sources, max(planned.slots)))
@@ -191,7 +200,7 @@ class ExactRails(ExactNode):
         launched = self._launched(work, num_sources, weights is not None, slots)
         return RailKnown(
             launched, number, planned.slots, planned.sources, planned.num_rows, work.segments,
-            work.buffers["first_slots"], work, kept, tuple(extents),
+            work.buffers["first_slots"], work, kept, sizes,
         )  # fmt: skip
 
     def dispatch_again(
@@ -214,6 +223,46 @@ class ExactRails(ExactNode):
             work=work,
         )  # fmt: skip
 
+    def follow(self, asked: Known, each: int, weights: Tensor | None) -> Known | FuscoRuntimeError:
+        """See `ExactNode.follow`; weights have come with what was asked, whose places have room for
+        as many answers. Collective over the ranks of all nodes where slabs have to grow.
+
+        Raises:
+            FuscoRuntimeError: as `dispatch`.
+        """
+        assert isinstance(asked, RailKnown)
+        assert self._shared is not None
+        program, places, own = self._program, asked.work.places // each, asked.num_sources // each
+        if places > self._shared.places:
+            self._make_room(places, 0)
+        if max(asked.slots) > self.limits.capacity:
+            problem = self._grow(Limits(self.limits.max_sources, max(asked.slots)))
+            if problem is not None:
+                raise problem
+        taken_on, fanout = self._num_nodes * places, self._fanout
+        buffers, segments = new_buffers(program, taken_on), new_segments(program, own)
+        work = RailWork(buffers, segments, {}, places, asked.work.own)
+        launched, come = asked.launched, asked.launched.weights
+        assert launched.sent is not None
+        launched = replace(
+            launched,
+            num_sources=taken_on,
+            codes=launched.codes.view(taken_on, fanout),
+            routing=buffers["routing"],
+            weights=None if come is None else come.view(taken_on, fanout),
+            sent=Sent(own, launched.sent.ranks.view(own, fanout)),
+        )
+        known = replace(
+            asked,
+            launched=launched,
+            sources=tuple(count // each for count in asked.sources),
+            segments=segments,
+            first_slots=buffers["first_slots"],
+            work=work,
+        )
+        self._adopt(known, asked, each, own)
+        return known
+
     def combine(
         self,
         rows: Sequence[Tensor],
@@ -225,7 +274,7 @@ class ExactRails(ExactNode):
         """See `ExactNode.combine`. Weights that are late, which all ranks give then or none, travel
         before; others have done so with the rows."""
         assert isinstance(known, RailKnown)
-        taken_on = known.launched.weights
+        taken_on = None if weights is None else known.launched.weights
         if weights is not None and (is_late or taken_on is None):
             exchange = self._points_between(known.work.places)
             exchange.sent[:, : len(weights)] = weights
@@ -277,12 +326,16 @@ class ExactRails(ExactNode):
     def _given(
         self,
         source: Sequence[Tensor],
-        inputs: Sequence[Tensor],
-        extents: Sequence[int],
+        inputs: Mapping[str, Tensor],
+        extents: Mapping[str, int],
         weights: Tensor | None,
     ) -> dict[str, int]:
         """The arguments of a dispatch, as kernels are given them."""
-        given = self._program.given(inputs, extents) | self._program.fields_left(source)
+        program = self._shuffle.program
+        given = self._program.given(
+            [inputs[name] for name in program.inputs], [extents[name] for name in program.extents]
+        )
+        given |= self._program.fields_left(source)
         if weights is not None:
             given["own_weights"] = address(weights)
         self._begun = self._program.bits_of_cells(source)  # until all is launched
@@ -362,13 +415,12 @@ class ExactRails(ExactNode):
         most = max(limits.max_sources, self._num_nodes * self._places)
         return super()._new_memory(replace(limits, max_sources=most))
 
-    def _make_room(self, num_sources: int, own_sources: int) -> RailWork:
-        """Memory for a dispatch of so many segments of any rank; collective over all of them.
+    def _make_room(self, places: int, own_sources: int) -> RailWork:
+        """Memory for a dispatch with so many places; collective over all ranks.
 
         Raises:
             FuscoRuntimeError: a rank has none, as all of them say.
         """
-        places = self._sizes.size_of(num_sources)
 
         def make() -> RailWork:
             if self._shared is None or places > self._shared.places:

@@ -53,19 +53,20 @@ def adopt(
     compact.arrive(call, epoch, ticket)
 
 
-@triton.jit(do_not_specialize=range(5))
+@triton.jit(do_not_specialize=range(6))
 def follow(
-    call: tl.int64, num_sources: tl.int64, fanout: tl.int64, segments: tl.int64, known: tl.int64
-):
-    """The same with exact sizes, where nothing is told before the combine; also where segments
-    lie, which a dispatch along the routing looks up."""
+    call: tl.int64, num_sources: tl.int64, fanout: tl.int64, segments: tl.int64, known: tl.int64,
+    own_sources: tl.int64,
+):  # fmt: skip
+    """The same with exact sizes, where nothing is told before the combine; also where this rank's
+    own segments lie, which a dispatch along the routing looks up."""
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     lowest_slots(call, num_sources, fanout)
     offsets = sync.array(call, words.SRC_OFFSETS, tl.int64)
     stride = tl.num_programs(0).to(tl.int64) * TILE
-    for first in range(tl.program_id(0).to(tl.int64) * TILE, num_sources, stride):
+    for first in range(tl.program_id(0).to(tl.int64) * TILE, own_sources, stride):
         source = first + tl.arange(0, TILE).to(tl.int64)
-        tl.store(offsets + source * fanout, source, mask=source < num_sources)
+        tl.store(offsets + source * fanout, source, mask=source < own_sources)
     if tl.program_id(0) == 0:
         keep_sources(call, known.to(tl.int64).to(tl.pointer_type(tl.int32)), True, segments)
 
