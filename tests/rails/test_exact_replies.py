@@ -54,12 +54,14 @@ def test_bags_and_their_gradients(
 
 
 @NIGHTLY
-@pytest.mark.parametrize("topology", ["2x1", "2x2", "3x2"])
+@pytest.mark.parametrize("topology", ["2x1", "2x2"])
 @given(data=st.data())
-@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 def test_any_bags(pool: Pool, embedding: str, topology: str, data: st.DataObject) -> None:
     num_ranks = Topology.parse(topology).num_ranks
-    sizes = st.tuples(*[st.one_of(st.integers(0, 5), st.integers(20, 70))] * num_ranks)
+    sizes = st.tuples(*[st.one_of(st.integers(0, 5), st.integers(17, 40))] * num_ranks)
     batches = data.draw(st.lists(sizes, min_size=1, max_size=3))
     pool.run(partial(exact_reply_work.bags, topology=topology), num_ranks, embedding, batches)
 

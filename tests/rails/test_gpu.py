@@ -1,4 +1,4 @@
-"""Fixed capacity between nodes on real GPUs; each case is a torchrun of gpu_run.py."""
+"""Calls between nodes on real GPUs; each case is a torchrun."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpus import need_gpus, torchrun
-from tests.rails import given_gpu_run
+from tests.rails import exact_gpu_run, given_gpu_run
 from tests.rails.models import compile_all
 
 
@@ -30,3 +30,13 @@ def test_given_slots(options: list[str], tmp_path: Path) -> None:
     given_gpu_run.compile_all(tmp_path)
     options = [str(tmp_path), "--topology", "2x1", *options]
     torchrun(2, "tests/rails/given_gpu_run.py", *options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [[], ["--one-host"]], ids=["2x1", "2x1 on one host"])
+def test_exact_sizes(options: list[str], tmp_path: Path) -> None:
+    """Where one node may refuse a call for all, and replies."""
+    need_gpus(2)
+    exact_gpu_run.compile_all(tmp_path)
+    options = [str(tmp_path), "--topology", "2x1", *options]
+    torchrun(2, "tests/rails/exact_gpu_run.py", *options)
