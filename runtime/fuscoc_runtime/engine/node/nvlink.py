@@ -92,8 +92,11 @@ class CudaNode:
         combines += [f"{combines[0]}_{number}" for number in range(1, len(program.summed))]
         self._combines = [kernels[name] for name in combines if name in kernels]
         self._lend = kernels.get(f"{program.name}_lend")
-        few = {each.removesuffix("_few"): each for each in kernels if each.endswith("_few")}
-        self._few = {kernels[name]: kernels[each] for name, each in few.items()}
+        self._few = {  # what few CTAs run instead
+            kernels[name.removesuffix("_few")]: kernel
+            for name, kernel in kernels.items()
+            if name.endswith("_few")
+        }
         few = program.num_tiles(limits.max_sources) <= MAX_STAGED_PLANS
         self._is_staged = few and self._staged is not None
 

@@ -219,8 +219,9 @@ class PiecesNode(CudaNode):
     def _of_few(self, kernel: CudaKernel, num_ctas: int, num_rows: int) -> CudaKernel:
         """A kernel with more shared memory than the one before waits until all of that has ended,
         which is long for a small call."""
-        of_few = self._few.get(kernel, kernel) if num_ctas < FEW_CTAS else kernel
-        is_small = self._num_bytes(num_rows) <= SMALL_CALL
+        if num_ctas >= FEW_CTAS or kernel not in self._few:
+            return kernel
+        of_few, is_small = self._few[kernel], self._num_bytes(num_rows) <= SMALL_CALL
         return kernel if is_small and of_few.shared_bytes > kernel.shared_bytes else of_few
 
     def _num_plan_ctas(self, num_sources: int) -> int:
