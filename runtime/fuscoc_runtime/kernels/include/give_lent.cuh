@@ -47,9 +47,15 @@ struct GiveLent : GiveBack<Shape> {
   }
   // Parts are taken, not dealt: CTAs that run clear all of them, and wait for none that has no SM yet.
   __device__ __noinline__ void clear_all(u32 num_cleared) const {
-    this->take(call.state->next_finalise + shared.parity, num_cleared, [&](u32 item) { clear(call, item, this->cleared(), lane); });
+    constexpr u32 together = 16;
+    const u32 num = u32(ceil_div(num_cleared, together));
+    this->take(call.state->next_finalise + shared.parity, num, [&](u32 group) {
+      const u32 end = min((group + 1) * together, num_cleared) - 1;
+      for (u32 item = group * together; item < end; ++item) clear(call, item, nullptr, lane);
+      clear(call, end, this->cleared(), lane);
+    });
     if (blockIdx.x != 0 || warp != 0) return;
-    this->wait_for_cleared(num_cleared);
+    this->wait_for_cleared(num);
     fence_system();
   }
   // Tells the peers that they may store into this rank's result. That they have is waited for while items are counted.
@@ -83,8 +89,8 @@ struct GiveLent : GiveBack<Shape> {
   __device__ void run(Leave leave) const {
     GiveBackWords<Shape>& all = words();
     const u32 num_ranks = u32(call.num_ranks), num_cleared = this->num_cleared();
-    const bool carries = kCarries<Shape> && (runs_fill_buffers<Shape>() || gridDim.x >= kFewCtas);
-    const bool takes = kTurns<Shape> ? taker() >= 0 && taker() < kBringers : !carries || warp < num_carriers(kCarriers<Shape>);
+    const bool carries = kCarries<Shape> && warp < num_carriers(kCarriers<Shape>);
+    const bool takes = kTurns<Shape> ? taker() >= 0 && taker() < kBringers : carries || !kCarries<Shape> || Shape::few;
     const auto counter = [&](u32* counters) { return counters + shared.parity; };
     const u32 ticket = takes ? this->ticket(counter(call.state->next_reduce)) : 0;  // which comes while items are counted
     u32 most = 0;
@@ -134,7 +140,7 @@ struct GiveLent : GiveBack<Shape> {
     };
     u32* const taken = counter(call.state->next_reduce);
     if constexpr (kCarries<Shape>) {
-      if (carries && takes) {
+      if (carries) {
         Carrier<Own::num_all_steps> carrier(lent.carrier[warp], reinterpret_cast<unsigned char*>(cta_memory()), warp);
         carrier.open();
         this->take(ticket, taken, num_sent + num_own, [&](u32 number) {
@@ -145,16 +151,17 @@ struct GiveLent : GiveBack<Shape> {
         return;
       }
     }
-    if (takes)
+    if constexpr (!kCarries<Shape> || Shape::few) {
       this->take(ticket, taken, num_sent + num_own, [&](u32 number) {
         const typename Base::Next item = next(number);
         if (!item.box) return;
         if constexpr (kTurns<Shape>)
           Turning<Shape, Own>{all.ring, num_workers()}.give(*item.box, item.from, item.to, item.item, 0, false, nullptr);
         else
-          BoxCopy<Shape::unit_bytes(0), kSettled, Own::num_all_steps>{*item.box, item.from, item.to, all.places[warp]}.item(
-              item.item, lane, Nothing{});
+          BoxCopy<Shape::unit_bytes(0), kSettled, Own::num_all_steps, Shape::run_bytes(0)>{
+              *item.box, item.from, item.to, all.places[warp]}.item(item.item, lane, Nothing{});
       });
+    }
     if (!clears_first(num_cleared))
       this->take(counter(call.state->next_finalise), num_cleared, [&](u32 item) { clear(call, item, nullptr, lane); });
     if constexpr (kTurns<Shape>) Turning<Shape, Own>{all.ring, num_workers()}.end();
