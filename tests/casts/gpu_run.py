@@ -62,7 +62,7 @@ def batches(most: int, random: torch.Generator) -> Iterator[tuple[str, torch.Ten
             x[0], x[1, ::2], x[2, 5] = 0, math.inf, math.nan
             x[3], x[4, :128], x[5, 7] = 1e-40, -3.3e38, -math.inf
             x[6, 128:256], x[7], x[8, 3] = 0, math.nan, -0.0
-        yield "messy" if number % 2 else "uniform", x.bfloat16()
+        yield "skewed" if number % 2 else "uniform", x.bfloat16()
 
 
 def problems(shuffle: Shuffle, most: int) -> list[str]:

@@ -1,8 +1,8 @@
 """``Shuffle`` over the CUDA kernels on real GPUs; run by torchrun, one process a GPU.
 
 ``python -m torch.distributed.run --nproc-per-node N -m tests.cuda.face_run MOE QUANTISED`` takes
-the compiled ``examples/moe.fsc`` and ``tests/cuda/quantised.fsc`` and exits non-zero, after naming
-every mismatch, when something is wrong.
+the compiled model of that name, whose tokens may repeat an expert, and ``tests/cuda/quantised.fsc``
+and exits non-zero, after naming every mismatch, when something is wrong.
 """
 
 from __future__ import annotations

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 import fuscoc
+from benchmarks.moe_cases import spec
+from tests.cuda.face_run import MOE
 from tests.gpus import ROOT, torchrun
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_face(num_ranks: int, tmp_path: Path) -> None:
-    artifacts = [
-        fuscoc.compile(ROOT / spec, tmp_path / Path(spec).stem)
-        for spec in ("examples/moe.fsc", "tests/cuda/quantised.fsc")
-    ]
-    torchrun(num_ranks, "tests/cuda/face_run.py", *artifacts)
+    moe = fuscoc.compile(spec(MOE), tmp_path / "moe")
+    quantised = fuscoc.compile(ROOT / "tests" / "cuda" / "quantised.fsc", tmp_path / "quantised")
+    torchrun(num_ranks, "tests/cuda/face_run.py", moe, quantised)

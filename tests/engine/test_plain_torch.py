@@ -122,7 +122,8 @@ def test_experts_get_sorted_tokens_and_give_back_weighted_sums(
     shuffle = opened(name, topology, **case.sizes)
     # Small integers and halves: every sum is exact in bf16.
     x = [torch.randint(-4, 5, (n, HIDDEN), generator=random).to(case.dtype) for n in tokens]
-    idx = [torch.randint(-1, EXPERTS, (n, TOPK), generator=random) for n in tokens]
+    choose = _any if case.by_source else _distinct
+    idx = [choose(n, random) for n in tokens]
     weights = [torch.randint(1, 3, (n, TOPK), generator=random) / 2 for n in tokens]
     dispatched = shuffle.dispatch(
         [[each] for each in x],
@@ -158,6 +159,16 @@ def test_experts_get_sorted_tokens_and_give_back_weighted_sums(
     for mine, chosen, factors, result in zip(x, idx, weights, results, strict=True):
         kept = (factors * (chosen >= 0)).sum(dim=1, keepdim=True)
         assert torch.equal(result["x"], (2 * kept * mine.float()).to(case.dtype))
+
+
+def _any(tokens: int, random: torch.Generator) -> Tensor:
+    return torch.randint(-1, EXPERTS, (tokens, TOPK), generator=random)
+
+
+def _distinct(tokens: int, random: torch.Generator) -> Tensor:
+    """As a router chooses: no expert of a token twice, but for -1."""
+    chosen = torch.rand(tokens, EXPERTS, generator=random).topk(TOPK).indices
+    return chosen.where(torch.rand(chosen.shape, generator=random) > 1 / EXPERTS, -1)
 
 
 def _as_wide(rows: dict[str, Tensor], block: int) -> Tensor:

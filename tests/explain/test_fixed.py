@@ -34,6 +34,7 @@ from tests.node_triton.given_specs import EXAMPLES
 
 CPU = torch.device("cpu")
 MOE = Path(__file__).parents[2] / "examples" / "moe.fsc"
+DISTINCT = "packed(s) distinct align 128"
 BAGS = MOE.with_name("embedding.fsc").read_text()
 for large, small in (("rows = 1_048_576", "rows = 480"), ("bag = 32", "bag = 3"), ("256", "96")):
     BAGS = BAGS.replace(large, small)
@@ -138,15 +139,15 @@ def _compare(text: str, name: str, max_sources: int) -> None:
         ("packed(s) align 128", 64 * 128 * 8 + 4 * 127, False),
         ("packed(s) align 128 compact", 8 * 8 * 128, True),
         ("packed(s) align 128 capacity max 24_576", 24_576, True),
-        ("packed(s) distinct align 128", 64 * 128 * 4, True),
+        (DISTINCT, 64 * 128 * 4, True),
     ],
-    ids=["any routing", "compact", "limited", "distinct"],
+    ids=["any routing", "compact", "limited", "as it is"],
 )
 def test_a_model_on_64_ranks(changed: str, rows: int, is_small: bool, tmp_path: Path) -> None:
     """128 tokens of 7,168 values: rows, and what 7 ranks send back of segments of 8 nodes, those of
     others in two turns. A rank has 4 of the 8 different keys of a token, or fewer."""
     spec, topology = tmp_path / "moe.fsc", Topology(8, 8)
-    spec.write_text(MOE.read_text().replace("packed(s) align 128", changed))
+    spec.write_text(MOE.read_text().replace(DISTINCT, changed))
     [shuffle] = read_shuffles(spec, {})
     node = choose_triton(shuffle, topology, 128)
     assert not isinstance(node, str), node

@@ -126,6 +126,12 @@ def test_sets_of_ranks(sets: tuple[int, set[int], set[int]], last: int) -> None:
     assert words[13] == (len(other) > 0)
 
 
+def test_rooms_share_no_machine_code() -> None:
+    """Their constants are those of another module."""
+    functions = [device_module("combine", interpreted=False, room=each).sum_rows for each in ROOMS]
+    assert len({each.cache_key for each in functions}) == len(ROOMS)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("num_ranks", [16, 72])
 @pytest.mark.parametrize("name", MANY_KEYS)

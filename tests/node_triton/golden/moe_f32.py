@@ -200,12 +200,25 @@ def relation(point, given):
     owners = given[2]
     k_ = point % 2
     t_ = point // 2
-    topk_idx_ = tl.load(input_topk_idx + ((t_ * 2) + k_)).to(tl.int64)
-    is_key_ = (topk_idx_ >= 0) & (topk_idx_ < 12)
-    key_owner_ = tl.load(owners + tl.where(is_key_, topk_idx_, 0))
-    owner_ = tl.where(is_key_, key_owner_, tl.where((topk_idx_ == -1), -1, -2))
+    value_ = t_ * 2
+    topk_idx_ = tl.load(input_topk_idx + (value_ + k_)).to(tl.int64)
+    value_1 = tl.where(((topk_idx_ + 1) >= 0), (topk_idx_ + 1), 0)
+    value_2 = tl.where((tl.where((k_ >= 0), k_, 0) < 1), tl.where((k_ >= 0), k_, 0), 1)
+    topk_idx_1 = tl.load(input_topk_idx + value_).to(tl.int64)
+    value_3 = (topk_idx_ - topk_idx_1) >= (topk_idx_1 - topk_idx_)
+    value_4 = tl.where(value_3, (topk_idx_ - topk_idx_1), (topk_idx_1 - topk_idx_))
+    value_5 = 1 - tl.where((value_4 < 1), value_4, 1)
+    value_6 = tl.where((value_1 < 1), value_1, 1) * (value_2 * value_5)
+    is_inside_ = (value_6 >= 0) & (value_6 < 1)
+    value_7 = topk_idx_ + tl.where(is_inside_, value_6, 0)
+    is_key_ = (value_7 >= 0) & (value_7 < 12)
+    key_owner_ = tl.load(owners + tl.where(is_key_, value_7, 0))
+    owner_ = tl.where(is_key_, key_owner_, tl.where((value_7 == -1), -1, -2))
     is_rank_ = (owner_ >= -1) & (owner_ < extent_ranks)
-    return tl.where(is_rank_, owner_, -2), topk_idx_, t_
+    dropped_ = (topk_idx_ == -1) | (value_6 == -1)
+    value_8 = dropped_ | ((value_7 == -1) & is_inside_)
+    reached_ = tl.where(is_inside_, tl.where(is_rank_, owner_, -2), -2)
+    return tl.where(value_8, -1, reached_), tl.where(value_8, -1, value_7), t_
 
 
 @triton.jit(do_not_specialize=range(9))

@@ -52,8 +52,13 @@ struct Relation {
   __device__ __forceinline__ i64 key(i64 point) const {
     const auto k_ = point % i64(2);
     const auto t_ = point / i64(2);
-    const auto topk_idx_ = static_cast<const i64*>(call.inputs[0])[((t_ * i64(2)) + k_)];
-    return topk_idx_;
+    const auto value_ = t_ * i64(2);
+    const auto topk_idx_ = static_cast<const i64*>(call.inputs[0])[(value_ + k_)];
+    const auto topk_idx_1 = static_cast<const i64*>(call.inputs[0])[value_];
+    const auto is_inside_ = ((min(max((topk_idx_ + i64(1)), i64(0)), i64(1)) * (min(max(k_, i64(0)), i64(1)) * (i64(1) - min(max((topk_idx_ - topk_idx_1), (topk_idx_1 - topk_idx_)), i64(1))))) >= i64(0)) && ((min(max((topk_idx_ + i64(1)), i64(0)), i64(1)) * (min(max(k_, i64(0)), i64(1)) * (i64(1) - min(max((topk_idx_ - topk_idx_1), (topk_idx_1 - topk_idx_)), i64(1))))) < i64(1));
+    const auto value_1 = topk_idx_ + (is_inside_ ? (min(max((topk_idx_ + i64(1)), i64(0)), i64(1)) * (min(max(k_, i64(0)), i64(1)) * (i64(1) - min(max((topk_idx_ - topk_idx_1), (topk_idx_1 - topk_idx_)), i64(1))))) : i64(0));
+    const auto dropped_ = (topk_idx_ == i64(-1)) || ((min(max((topk_idx_ + i64(1)), i64(0)), i64(1)) * (min(max(k_, i64(0)), i64(1)) * (i64(1) - min(max((topk_idx_ - topk_idx_1), (topk_idx_1 - topk_idx_)), i64(1))))) == i64(-1));
+    return ((dropped_ || ((value_1 == i64(-1)) && is_inside_)) ? i64(-1) : (is_inside_ ? value_1 : i64(-2)));
   }
   __device__ __forceinline__ int place(int key) const {
     return int(key / ((num_keys + call.num_ranks - 1) / call.num_ranks));
