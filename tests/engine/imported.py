@@ -7,7 +7,8 @@ import atexit
 import gc
 from pathlib import Path
 
-import torch.distributed  # noqa: F401
+import torch._dynamo  # by decorated functions
+import torch.distributed.tensor  # noqa: F401  # by torch.testing's comparisons
 import triton.experimental.gluon
 import triton.language  # noqa: F401
 from triton.runtime.interpreter import InterpretedFunction
