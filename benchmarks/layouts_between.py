@@ -8,7 +8,7 @@ there and back with ``max_sources`` (rails), without (the general engine, which 
 once) and by torch (permute, all-to-all, permute), in turn, and every result is compared bit by bit,
 in memory that was poisoned before; with rails the host must wait for nothing meanwhile, as torch is
 made to see to. Nodes and times are as in ``embedding.py``. The bound is that of the bytes which
-leave a rank, at ``--wire`` GB/s: ``NCCL_MAX_P2P_NCHANNELS=4`` makes NVLink such a wire.
+leave a rank, at ``--wire`` GB/s: ``NCCL_MAX_P2P_NCHANNELS=4`` makes NVLink a wire of 40.
 """
 
 from __future__ import annotations
@@ -79,9 +79,10 @@ class Way:
     def back(self) -> None:
         self.came = self.shuffle.combine(self._work, self._handle)
 
-    def both(self) -> None:
+    def both(self) -> torch.Tensor:
         self.there()
         self.back()
+        return self.came
 
     def compare(self, wanted: torch.Tensor) -> list[str]:
         """What differs, of three calls."""
@@ -143,8 +144,7 @@ def measure(name: str, topology: Topology, is_one_host: bool, wire: float) -> li
         calls |= {kind: getattr(way, direction) for kind, way in ways.items()}
         graph = None
         if direction == "both" and is_one_host:
-            graph, _ = captured(ways["rails"].both)
-            replayed = ways["rails"].came  # which calls behind it do not touch
+            graph, came = captured(ways["rails"].both)
             calls["rails, a graph"] = graph.replay
         host = medians_ms(calls, ranks)
         gpu = gpu_times(calls, TURNS, Barrier(device), HEAD_START_CYCLES)
@@ -153,9 +153,9 @@ def measure(name: str, topology: Topology, is_one_host: bool, wire: float) -> li
             least = bound * (1 + (direction == "both"))
             print(f"{name} {direction}: bound {least:.0f}; {', '.join(cells)}", flush=True)
         if graph is not None:
-            replayed.zero_()
+            came.zero_()
             graph.replay()
-            if not torch.equal(flat(replayed), ways["rails"].returned):
+            if not torch.equal(flat(came), ways["rails"].returned):
                 wrong.append(f"{name}: what a replay brings back differs")
             graph.reset()
     for way in ways.values():
@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", default=list(SPECS), choices=list(SPECS))
     parser.add_argument("--topology", type=Topology.parse, help="by default as NCCL has hosts")
     parser.add_argument("--one-host", action="store_true", help="all nodes are of one")
-    parser.add_argument("--wire", type=float, default=76.0, help="GB/s")
+    parser.add_argument("--wire", type=float, default=40.0, help="GB/s")
     options = parser.parse_args()
     if options.compile:
         compile_all(options.cases)
