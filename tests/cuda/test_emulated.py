@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from fuscoc_runtime.engine.node import pieces
 from fuscoc_runtime.engine.node.pieces import PiecesNode
+from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Trouble
 from tests.cuda import dense_run
 from tests.cuda.dense_node import ranks_of
+from tests.cuda.emulation import ranks as emulation
 from tests.cuda.emulation.ranks import emulated_ranks
 
 HOST = torch.device("cpu")
@@ -142,6 +145,30 @@ def test_few_ctas(case: str, dense: Compiled, monkeypatch: pytest.MonkeyPatch) -
 
     with emulated_ranks(2, 90) as world:
         assert world.run(calls) == []
+
+
+def test_a_plan_beside_its_dispatch(dense: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On some of the SMs, one of which the dispatch leaves it."""
+    monkeypatch.setattr(emulation, "NUM_SMS", 4)
+    monkeypatch.setattr(pieces, "FEW_CTAS", 1)
+    launched, launch = set[tuple[int, bool]](), emulation.Kernel.launch
+
+    def noted(kernel: emulation.Kernel, num_ctas: int, *given: Any) -> None:
+        *_, early = given
+        launched.add((num_ctas, early))
+        launch(kernel, num_ctas, *given)
+
+    monkeypatch.setattr(emulation.Kernel, "launch", noted)
+    folder = dense("ulysses")
+
+    def calls() -> list[str]:
+        run = dense_run.Run(folder, "ulysses", HOST, range(2))
+        run.dense.node.configure(Schedule(num_sms=2))
+        return all_calls(run)
+
+    with emulated_ranks(2) as world:
+        assert world.run(calls) == []
+    assert launched == {(1, False), (1, True), (2, False)}
 
 
 @pytest.mark.parametrize("constants", [{}, {"kPartsOfTile": 36, "kFewItemLines": 16}])
