@@ -97,9 +97,7 @@ def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
     """Those of ``choose_exact``, wherever they run."""
     if topology.num_nodes == 1 or shuffle.node is None:
         return choose_triton(shuffle, topology)
-    target, rules = shuffle.program.target, shuffle.program.exchange
-    if rules.forwarder != "static" or rules.schedule != "pairwise":
-        return "between nodes its policy wants a plan of all ranks' traffic"
+    target = shuffle.program.target
     if target.kind == "dense":
         return "between nodes who has given a slot would learn too late that it is none"
     if shuffle.reply is not None:

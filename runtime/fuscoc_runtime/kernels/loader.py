@@ -139,12 +139,12 @@ def device_module(name: str, *, interpreted: bool) -> ModuleType:
 
 
 def load_device_kernel(
-    module: str, name: str, arguments: Sequence[str], *, interpreted: bool
+    module: str, name: str, arguments: Sequence[str], *, interpreted: bool, num_warps: int = 1
 ) -> Kernel:
     """A kernel of ``fuscoc_runtime.kernels.device``."""
     function = getattr(device_module(module, interpreted=interpreted), name)
     args = tuple(KernelArg(argument, "address", argument) for argument in arguments)
-    return Kernel(KernelSpec(name, "", name, args, 1, ()), function, interpreted)
+    return Kernel(KernelSpec(name, "", name, args, num_warps, ()), function, interpreted)
 
 
 @cache

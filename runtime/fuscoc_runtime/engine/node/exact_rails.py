@@ -12,8 +12,9 @@ dispatch that planned it, so nothing waits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -93,6 +94,7 @@ class ExactRails(ExactNode):
         num_sms: int | None,
     ) -> None:
         self._shuffle, self._spec, self._topology = shuffle, node, members.topology
+        self._is_one_round = members.is_one_host
         self._num_nodes = members.topology.num_nodes
         self._sizes = Places(shuffle, node, members.topology)
         self._places = self._sizes.first  # of the next dispatch, on all ranks
@@ -145,8 +147,7 @@ class ExactRails(ExactNode):
             packed, says = (num_sources, 0) if fits else (0, num_sources)
             call = RailCall(_tag(number, number, weights is not None), None, packed, says)
             self._begin(work, faults)
-            self._calls_of(work.places).dispatch(work, call, given)
-            planned = self.report.wait(self._epoch)
+            planned = self._start(work, call, given)
             if planned.is_aborted or min(planned.sources) < 0:
                 return planned
             most = max(planned.sources)
@@ -160,8 +161,7 @@ class ExactRails(ExactNode):
             if problem is not None:
                 raise problem
             self._begin(work)
-            self._calls_of(work.places).take_on_again(work, call, given)
-            planned = self.report.wait(self._epoch)
+            planned = self._start(work, call, given, has_landed=True)
             if planned.is_aborted:
                 return planned
         self._places = self._sizes.next(work.places, most)
@@ -183,7 +183,7 @@ class ExactRails(ExactNode):
         call = RailCall(tag, known.number, known.num_sources)
         given = self._given(source, known.inputs, known.extents, weights)
         self._begin(work)
-        self._calls_of(work.places).dispatch(work, call, given)
+        self._follow_up(known, work, call, given)
         has_weights, slots = weights is not None, known.launched.num_slots
         launched = self._launched(work, known.num_sources, has_weights, slots)
         first = work.buffers["first_slots"]
@@ -221,7 +221,7 @@ class ExactRails(ExactNode):
         if known is not None:
             assert isinstance(known, RailKnown)
             call = RailCall(_tag(number, known.number), known.number, 0, says=-1)
-            self._refuse(known.work.places, call)
+            self._refuse(known.work.places, call, known)
 
     def refuse_combine(self, known: Known | None) -> None:
         """Take a combine's turn without joining it; without its routing, that is not possible."""
@@ -244,6 +244,25 @@ class ExactRails(ExactNode):
         exchange = self._points_between(places)
         exchange.sent.copy_(of_points.view_as(exchange.sent))
         return exchange.carry_out().sum(0)
+
+    def _start(
+        self,
+        work: RailWork,
+        call: RailCall,
+        given: Mapping[str, int],
+        has_landed: bool = False,
+    ) -> Planned:
+        """A dispatch that plans, of what ``has_landed`` already or as a whole; what was planned."""
+        calls = self._calls_of(work.places)
+        enqueue = calls.take_on_again if has_landed else calls.dispatch
+        enqueue(work, call, given)
+        return self.report.wait(self._epoch)
+
+    def _follow_up(
+        self, known: RailKnown, work: RailWork, call: RailCall, given: Mapping[str, int]
+    ) -> None:
+        """A dispatch along a routing."""
+        self._calls_of(work.places).dispatch(work, call, given)
 
     def _points_between(self, places: int) -> PointExchange:
         if places not in self._points:
@@ -281,13 +300,23 @@ class ExactRails(ExactNode):
         )  # fmt: skip
         return self._kept(launched)
 
-    def _refuse(self, places: int, call: RailCall) -> None:
+    def _refuse(self, places: int, call: RailCall, known: RailKnown | None = None) -> None:
+        """Let a dispatch have no segments of this rank, one along a ``known`` routing too."""
         assert self._shared is not None
         work = replace(self._shared.work, places=places)
         nothing = [torch.empty(0)] * len(self._shuffle.program.read)
         given = self._program.placement | self._program.fields_left(nothing)
         self._begin(work)
-        self._calls_of(places).refuse(work, call, given)
+        self._start_none(work, call, given, known)
+
+    def _start_none(
+        self,
+        work: RailWork,
+        call: RailCall,
+        given: Mapping[str, int],
+        known: RailKnown | None,
+    ) -> None:
+        self._calls_of(work.places).refuse(work, call, given)
 
     def _begin(self, work: RailWork, faults: Tensor | None = None) -> None:
         """Before what plans: its counts are of the first use of its memory."""
@@ -315,13 +344,16 @@ class ExactRails(ExactNode):
             assert self._shared is not None
             slabs = Slabs(
                 self._shuffle, self._spec, self._topology, places, self._shared.slabs,
-                self._members.is_one_host,
+                self._is_one_round,
             )  # fmt: skip
-            calls = self._calls[places] = RailCalls(
+            calls = self._calls[places] = self._new_calls(
                 self._program, self.rails, slabs, self._memory, self._programs,
                 self._shared.scratch, self._words({}), self._kernels, places,
             )  # fmt: skip
         return calls
+
+    def _new_calls(self, *given: Any) -> RailCalls:
+        return RailCalls(*given)
 
     def _new_work(self, num_sources: int, places: int) -> RailWork:
         return new_work(self._program, num_sources, places)

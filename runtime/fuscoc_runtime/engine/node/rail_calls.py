@@ -3,7 +3,7 @@ and numbers, of which only little differs from call to call."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +27,7 @@ from fuscoc_runtime.engine.node.triton_memory import (
     with_words,
 )
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
-from fuscoc_runtime.kernels.commands import CommandList, Launch
+from fuscoc_runtime.kernels.commands import Command, CommandList, Launch
 from fuscoc_runtime.kernels.loader import Kernel, address
 
 TELLING = {"num_sources": "told_sources", "number": "tells"}
@@ -97,13 +97,10 @@ class RailCalls:
         self._device, self._programs = program.device, programs
         self._taken_on = taken_on = program.num_nodes * places
         commands = RailCommands(program, rails, slabs, memory.staged_places)
-        meet = Launch(kernels["again"], "meets")
-        ended = Launch(kernels["told"], "one", {"place": "ended"})
-        self._forth = CommandList(self._device, commands.forth([meet]))
-        self._landed = CommandList(self._device, [*commands.landed(), ended])
-        tell = Launch(kernels["tell"], "telling", TELLING)
-        back = [tell, *commands.back()] if program.combines else []
-        self._back = CommandList(self._device, back)
+        self._meet = Launch(kernels["again"], "meets")
+        self._ended = Launch(kernels["told"], "one", {"place": "ended"})
+        self._tell = Launch(kernels["tell"], "telling", TELLING)
+        self._forth, self._landed, self._back = self._lists(commands)
         words = {**lasting, **rail_words(program, rails, slabs), "stride": places}
         self._tables = [memory.table(entry, programs, **words) for entry in (0, BACK)]
         alike = {
@@ -128,18 +125,26 @@ class RailCalls:
             **alike, "programs": min(programs.combine, items), "refuses": 0,
         }  # fmt: skip
 
+    def _lists(self, commands: RailCommands) -> tuple[CommandList, CommandList, CommandList]:
+        """Of dispatches, of that what is behind the network, and of combines."""
+        back = [self._tell, *commands.back()] if self._program.combines else []
+        forth = commands.forth([self._meet]), [*commands.landed(), self._ended]
+        return self._list(forth[0]), self._list(forth[1]), self._list(back)
+
+    def _list(self, commands: Sequence[Command]) -> CommandList:
+        return CommandList(self._device, commands)
+
     def dispatch(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> None:
         """Enqueue one, with what the relation is ``given``, fields and weights."""
-        self._submit(self._forth, work, call, given)
+        self._submit([self._forth], work, call, given)
 
     def take_on_again(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> None:
         """Of that what is behind the network."""
-        self._submit(self._landed, work, call, given)
+        self._submit([self._landed], work, call, given)
 
     def refuse(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> None:
         """A dispatch of no segments, without arguments."""
-        missing = dict.fromkeys(set(self._forth.names) - self._numbers_forth.keys(), 0)
-        self._submit(self._forth, work, call, {**missing, **given})
+        self._submit([self._forth], work, call, self._without([self._forth], given))
 
     def combine(
         self,
@@ -153,6 +158,19 @@ class RailCalls:
     ) -> None:
         """Enqueue a combine of dispatch ``number``, with fields and the address of weights;
         ``tells`` is the same number, or -1 if this rank refuses it. ``routing`` is its own."""
+        self._bring_back([self._back], launched, work, number, tells, fields, weights, routing)
+
+    def _bring_back(
+        self,
+        lists: Sequence[CommandList],
+        launched: Launched,
+        work: RailWork,
+        number: int,
+        tells: int,
+        fields: Mapping[str, int],
+        weights: int,
+        routing: Tensor,
+    ) -> None:
         assert launched.sent is not None
         own, refuses = launched.sent.num_sources, tells < 0
         table = self._table(BACK, {
@@ -165,7 +183,7 @@ class RailCalls:
         told = 0 if refuses else launched.num_sources
         numbers = self._numbers_back
         most = 1 if refuses else self._programs.combine
-        self._carry_out(self._back, table, {
+        self._carry_out(lists, table, {
             **numbers,
             **fields,
             "programs": min(most, numbers["programs"]),
@@ -179,8 +197,17 @@ class RailCalls:
             "weights": weights,
         })  # fmt: skip
 
+    def _without(self, lists: Sequence[CommandList], given: Mapping[str, int]) -> dict[str, int]:
+        """What a dispatch is given that this rank refuses: 0 for what there is none of."""
+        names = {name for each in lists for name in each.names}
+        return {**dict.fromkeys(names - self._numbers_forth.keys(), 0), **given}
+
     def _submit(
-        self, commands: CommandList, work: RailWork, call: RailCall, given: Mapping[str, int]
+        self,
+        lists: Sequence[CommandList],
+        work: RailWork,
+        call: RailCall,
+        given: Mapping[str, int],
     ) -> None:
         program, again = self._program, call.again
         table = self._table(0, {
@@ -192,7 +219,7 @@ class RailCalls:
         })  # fmt: skip
         columns = zip(program.shuffle.program.relation.addresses, work.segments, strict=True)
         weights = address(work.buffers["weights"])
-        self._carry_out(commands, table, {
+        self._carry_out(lists, table, {
             **self._numbers_forth,
             "own_weights": 0,  # where none are given
             **given,
@@ -211,6 +238,9 @@ class RailCalls:
         interpreted = self._program.interpreted
         return uploaded(with_words(self._tables[entry], words, interpreted), self._device)
 
-    def _carry_out(self, commands: CommandList, table: Tensor, numbers: dict[str, int]) -> None:
+    def _carry_out(
+        self, lists: Sequence[CommandList], table: Tensor, numbers: dict[str, int]
+    ) -> None:
         numbers["call"] = address(table)
-        self._rails.submit(commands, commands.numbers(numbers))
+        for each in lists:
+            self._rails.submit(each, each.numbers(numbers))

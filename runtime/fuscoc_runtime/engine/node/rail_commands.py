@@ -38,50 +38,59 @@ class RailCommands:
         """A dispatch: its relation, slabs, and what a node does with those that have come, with
         what goes between the plan and the rows. With the first round all points have come, so rows
         of each are moved while later ones travel."""
-        program, slabs = self._program, self._slabs
+        slabs, planning = self._slabs, self._program.planning()
         rounds = self._exchanges(slabs.memory.out, slabs.memory.landed, slabs.ranges)
-        evaluating, planning = program.evaluating(), program.planning()
-        moving = self._moving()
+        moving = self.moving()
         if len(rounds) > 1:
             planning[0] = _behind(planning[0], rounds[0])
             moving[1:] = [_behind(*each) for each in zip(moving[1:], rounds[1:], strict=True)]
-        return [
-            *evaluating,
-            Launch(
-                program.kernels["pack"], "packing", OWN | program.named, follows=bool(evaluating)
-            ),
-            *rounds,
-            *planning,
-            *planned,
-            *moving,
-        ]
+        return [*self.packing(), *rounds, *planning, *planned, *moving]
+
+    def packing(self) -> list[Launch]:
+        """What a dispatch begins with."""
+        program, evaluating = self._program, self._program.evaluating()
+        pack = program.kernels["pack"]
+        names = OWN | program.named
+        return [*evaluating, Launch(pack, "packing", names, follows=bool(evaluating))]
 
     def landed(self) -> list[Command]:
         """Of that what comes behind the network."""
+        return [*self.planning(), *self.moving()]
+
+    def planning(self) -> list[Launch]:
+        """Of that what says where rows go."""
         planning = self._program.planning()
-        planning[0] = replace(planning[0], follows=False)
-        return [*planning, *self._moving()]
+        return [replace(planning[0], follows=False), *planning[1:]]
 
     def back(self) -> list[Command]:
         """A combine, on both sides of the network. Sums of a round travel while those of later ones
         are made, and are added up while these travel."""
-        kernels, slabs = self._program.kernels, self._slabs
+        slabs = self._slabs
         rounds = self._exchanges(
             slabs.memory.back_out, slabs.memory.back, slabs.ranges_back, is_packed=False
         )
         commands: list[Command] = []
-        behind = []
-        for number, (names, each) in enumerate(zip(self._places(), rounds, strict=True)):
-            own = {**names, "num_sources": "own_sources"}
-            finish = Launch(kernels["finish"], "finishing", own, follows=True)
-            behind.append(finish if len(rounds) == 1 else _behind(finish, each))
-            for part in self._turns(number):
-                names = {name: f"{name}.{part.start}" for name in ("first", "end")}
-                others = {**names, "num_sources": f"others.{part.start}"}
-                follows = part.start == 0
-                commands.append(Launch(kernels["collect"], "programs", others, follows=follows))
-            commands.append(each)
-        return commands + behind
+        behind = self.finishing()
+        if len(rounds) > 1:
+            behind = [_behind(*each) for each in zip(behind, rounds, strict=True)]
+        for number, each in enumerate(rounds):
+            commands += [*self.collecting(number), each]
+        return [*commands, *behind]
+
+    def collecting(self, number: int) -> list[Launch]:
+        """Of a combine what comes before a round."""
+        launches = []
+        for part in self._turns(number):
+            names = {name: f"{name}.{part.start}" for name in ("first", "end")}
+            others = {**names, "num_sources": f"others.{part.start}"}
+            collect = self._program.kernels["collect"]
+            launches.append(Launch(collect, "programs", others, follows=part.start == 0))
+        return launches
+
+    def finishing(self) -> list[Launch]:
+        """And what comes behind each."""
+        finish, own = self._program.kernels["finish"], {"num_sources": "own_sources"}
+        return [Launch(finish, "finishing", each | own, follows=True) for each in self._places()]
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -94,7 +103,8 @@ class RailCommands:
                 numbers[f"others.{part.start}"] = (self._program.num_nodes - 1) * len(part)
         return numbers
 
-    def _moving(self) -> list[Launch]:
+    def moving(self) -> list[Launch]:
+        """Of a dispatch what brings rows where they go, by rounds."""
         forward = self._program.kernels["forward"]
         return [Launch(forward, "programs", each, follows=True) for each in self._places()]
 
