@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
+from weakref import ReferenceType
 
 import torch
 import torch.distributed as dist
@@ -51,9 +52,10 @@ class Beside:
             follows another one there, and of the event of its end.
     """
 
-    def __init__(self, device: torch.device, is_first: bool) -> None:
-        """Kernels of NCCL find room before those of the list, which fill the GPU."""
-        stream = shared_stream(device, "network", priority=-2)
+    def __init__(self, device: torch.device, is_first: bool, lane: int = 0) -> None:
+        """One of a ``lane``. Kernels of NCCL find room before those of the list, which fill the
+        GPU."""
+        stream = shared_stream(device, f"network {lane}", priority=-2)
         self._events = [torch.cuda.Event() for _ in range(2)]  # type: ignore[no-untyped-call]
         for event in self._events:
             event.record(stream)  # the driver has none before
@@ -75,15 +77,27 @@ class Rails:
         self._members, self._is_gpu = members, members.device.type == "cuda"
         forwarders = {node: topology.forwarder(rank, node) for node in range(topology.num_nodes)}
         self.peers = {node: peer for node, peer in forwarders.items() if peer != rank}
-        [self._known_group] = network_groups(members, 1)
+        self._lanes: list[ReferenceType[dist.ProcessGroup] | None] = []
         self._words, self._number = StreamWords(2, members.device), ctypes.c_int64()
         self._told = StreamWords(2, members.device)
         self.told = self._told.address
         # The CPU waits by itself, and what could not be posted is not waited for.
         self._is_watched = self._is_gpu
+        self.open_lanes(1)
+
+    def open_lanes(self, num_lanes: int) -> None:
+        """Be ready for exchanges on so many communicators; collective over all ranks.
+
+        Raises:
+            HopTimeoutError, NetworkError: a rank has not come in time.
+        """
+        members, known = self._members, len(self._lanes)
+        self._lanes = network_groups(members, num_lanes)
         # Who has not sent anything yet is not connected.
-        there = torch.zeros(2, topology.num_nodes, 1, dtype=torch.int64, device=members.device)
-        self.exchange(self.between(there[0], there[1]))
+        nodes = members.topology.num_nodes
+        there = torch.zeros(2, nodes, 1, dtype=torch.int64, device=members.device)
+        for lane in range(known, num_lanes):
+            self.exchange(self.between(there[0], there[1]), lane)
         members.meet("connection")
 
     def between(
@@ -101,17 +115,22 @@ class Rails:
         return StartRound(0, 0, sends, receives)
 
     def command(
-        self, what: StartRound, is_told: bool = False, beside: Beside | None = None
+        self,
+        what: StartRound,
+        is_told: bool = False,
+        beside: Beside | None = None,
+        lane: int = 0,
     ) -> Exchange:
         """It as a command of lists, which `submit` enqueues. Its tensors are contiguous. Where it
         ``is_told`` kernels before and behind it write the words. ``beside``: how it travels beside
-        the list."""
-        transfers = self._transfers(what, is_told, beside) if self._is_gpu else None
+        the list; ``lane``: which communicator carries it."""
+        transfers = self._transfers(what, is_told, beside, lane) if self._is_gpu else None
         return Exchange(transfers, partial(self._wait_for, what), (what, beside))
 
-    def exchange(self, what: StartRound) -> None:
+    def exchange(self, what: StartRound, lane: int = 0) -> None:
         """Post it; the current stream goes on when it has ended. As `submit`."""
-        self.submit(CommandList(self._members.device, [self.command(what)]), as_numbers(()))
+        command = self.command(what, lane=lane)
+        self.submit(CommandList(self._members.device, [command]), as_numbers(()))
 
     def submit(
         self,
@@ -143,24 +162,30 @@ class Rails:
 
     def listen(self, listener: Listener) -> None:
         """Let it hear of a loss before the GPU goes on without what was lost."""
-        if self._is_gpu:
-            listen(self._group(), listener)
+        for lane in range(len(self._lanes) if self._is_gpu else 0):
+            listen(self._group(lane), listener)
 
     def abort(self, loss: FuscoRuntimeError) -> None:
         """A rank is lost: let the GPU, which may wait for what it should have sent, go on without.
         Nobody who posts along with this rail can do so any more, and all hear of it before."""
-        if self._is_gpu and self._known_group is not None:
-            abort(self._known_group, self._members.device, loss)
+        for group in self._lanes if self._is_gpu else ():
+            if group is not None:
+                abort(group, self._members.device, loss)
 
-    def _group(self) -> dist.ProcessGroup:
-        """The ranks' group, with its communicator, which is freed when it is destroyed."""
-        group = self._known_group() if self._known_group is not None else None
+    def _group(self, lane: int = 0) -> dist.ProcessGroup:
+        """The ranks' group of a lane, with its communicator; both are freed when it is destroyed."""
+        known = self._lanes[lane]
+        group = known() if known is not None else None
         if group is None or dist.GroupMember.WORLD is None:
             raise ClosedError("the process group")
         return group
 
     def _transfers(
-        self, what: StartRound, is_told: bool = False, beside: Beside | None = None
+        self,
+        what: StartRound,
+        is_told: bool = False,
+        beside: Beside | None = None,
+        lane: int = 0,
     ) -> Transfers:
         made = []
         for rows, is_sent in ((what.receives, 0), (what.sends, 1)):
@@ -169,7 +194,7 @@ class Rails:
                 if part.nbytes:
                     made.append(Transfer(part.data_ptr(), part.nbytes, peer, is_sent))
         return Transfers(
-            ctypes.pointer(communicator_of(self._group(), self._members.device)),
+            ctypes.pointer(communicator_of(self._group(lane), self._members.device)),
             0 if is_told else ctypes.addressof(self._number),
             0 if is_told else self._words.address,
             len(made),

@@ -197,7 +197,8 @@ def _exact_engine(
         node: ExactNode
         if has_ways:
             model = _cost_model(shuffle, options)
-            node = FlowRails(artifact, shuffle, kernels, members, sms, model)
+            measures = _measures(members, options)
+            node = FlowRails(artifact, shuffle, kernels, members, sms, model, measures)
         else:
             make = ExactRails if has_rails else ExactNode
             node = make(artifact, shuffle, kernels, members, sms)
@@ -250,11 +251,16 @@ def _general_engine(
         members,
         programs,
         model=_cost_model(shuffle, options),
-        # Between processes on CPUs there is no network to speak of.
-        measures=options.nic_bandwidth is None and chosen.type == "cuda",
+        measures=_measures(members, options),
         trace=options.trace,
         reply=reply,
     )
+
+
+def _measures(members: Membership, options: Options) -> bool:
+    """Whether to measure what the network does. Between processes on CPUs there is none to speak
+    of."""
+    return options.nic_bandwidth is None and members.device.type == "cuda"
 
 
 def _cost_model(shuffle: ShuffleSpec, options: Options) -> CostModel:

@@ -40,6 +40,7 @@ from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.plan.agree import attempt
+from fuscoc_runtime.plan.links import Link
 
 MAX_POINTS = 1 << 30
 """Of all ranks: kernels count slots in 32 bits, with padding, which is as many at the most."""
@@ -91,6 +92,8 @@ class ExactNode:
 
     rails: Rails | None = None
     is_out_of_step = False  # between nodes, as `NodeKernels` has it
+    link: Link | None = None
+    """What was measured of the network, if it was."""
 
     def __init__(
         self,

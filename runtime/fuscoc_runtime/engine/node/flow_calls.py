@@ -12,12 +12,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.comm.rails import Beside
 from fuscoc_runtime.comm.requests import Rows as Bytes
 from fuscoc_runtime.comm.requests import StartRound
 from fuscoc_runtime.engine.node.flow_memory import SIDES, FlowMemory, Rows
@@ -27,8 +29,8 @@ from fuscoc_runtime.engine.node.report import signed
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.triton_memory import uploaded
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
-from fuscoc_runtime.engine.node.ways import Span, Ways
-from fuscoc_runtime.kernels.commands import Command, CommandList, Launch
+from fuscoc_runtime.engine.node.ways import Leg, Span, Ways
+from fuscoc_runtime.kernels.commands import Await, Command, CommandList, Exchange, Launch
 from fuscoc_runtime.kernels.loader import Kernel, address
 from fuscoc_runtime.plan.flows import Demand
 
@@ -60,16 +62,17 @@ class FlowWork(RailWork):
 @dataclass(frozen=True, eq=False)
 class Going:
     """The ways of one dispatch, with what kernels read of them: int64 [2, num_nodes,
-    ranks_per_node, PART], of ``own`` and of ``others``."""
+    ranks_per_node, PART], of ``own`` and of ``others``; rows travel on so many lanes."""
 
     ways: Ways
     parts: Tensor
+    num_lanes: int
 
 
-def going(ways: Ways, device: torch.device) -> Going:
+def going(ways: Ways, num_lanes: int, device: torch.device) -> Going:
     """Ways, as kernels read them."""
     both = torch.stack([torch.from_numpy(each) for each in (ways.own, ways.others)])
-    return Going(ways, uploaded(both.flatten().tolist(), device).view(both.shape))
+    return Going(ways, uploaded(both.flatten().tolist(), device).view(both.shape), num_lanes)
 
 
 def flow_kernels(program: TritonProgram) -> dict[str, Kernel]:
@@ -233,6 +236,7 @@ class FlowCalls(RailCalls):
         slabs, counts = self.slabs, self._counts
         memory = slabs.memory
         number = self._flows["number"]
+        self._begun = Launch(self._kernels["told"], "one", {"place": "begun"})
         leave = Launch(number, "nodes", {"has_landed": "zero", "numbers": "numbers.own"})
         land = Launch(
             number, "nodes", {"has_landed": "one", "numbers": "numbers.others", "counts": "zero"}
@@ -271,20 +275,29 @@ class FlowCalls(RailCalls):
         if ways.most_rows == 0:
             return []
         is_back = leaves.side == 1
-        fields = self._memory.back if is_back else self._memory.forth
         legs = [each.back if is_back else each for each in ways.legs]
-        rounds = [
-            self._rails.command(
-                StartRound(
-                    0,
-                    0,
-                    self._bytes(each.sends, SIDES[leaves.side], fields),
-                    self._bytes(each.gets, SIDES[lands.side], fields),
-                )
-            )
-            for each in legs
-        ]
-        return [self._carrying[leaves.name], self._list(rounds), self._carrying[lands.name]]
+        travel = self._list([self._begun, *self._stages(legs, both, is_back, going.num_lanes)])
+        return [self._carrying[leaves.name], travel, self._carrying[lands.name]]
+
+    def _stages(
+        self, legs: Sequence[Leg], both: tuple[Carried, Carried], is_back: bool, num_lanes: int
+    ) -> list[Command]:
+        """A part of every stage on every lane, whose next one it begins by itself."""
+        fields = self._memory.back if is_back else self._memory.forth
+        sides = [SIDES[each.side] for each in both]
+        last, made = dict[int, Exchange](), list[Command]()
+        for number, lane in product(range(len(legs)), range(num_lanes)):
+            leg = legs[number].part(lane, num_lanes)
+            if not (leg.sends or leg.gets):
+                continue
+            rows = [self._bytes(*each, fields) for each in zip(leg, sides, strict=True)]
+            beside = None
+            if self._device.type == "cuda":
+                beside = Beside(self._device, lane not in last, lane)
+            what = StartRound(0, 0, *rows)
+            last[lane] = self._rails.command(what, is_told=True, beside=beside, lane=lane)
+            made.append(last[lane])
+        return [*made, *map(Await, last.values())]
 
     def _bytes(
         self, rows: tuple[tuple[int, Span], ...], side: str, fields: Sequence[Rows]
@@ -302,6 +315,7 @@ class FlowCalls(RailCalls):
         counts = self._counts
         return {
             "zero": 0,
+            "begun": 0,
             "nodes": self._program.num_nodes,
             "numbers.own": own,
             "numbers.others": others,
@@ -327,6 +341,7 @@ class FlowCalls(RailCalls):
         assert isinstance(work, FlowWork)
         alike = {
             "one": 1,
+            "begun": 0,
             "nodes": self._program.num_nodes,
             "places": self._places,
             "ranks_of_node": self._program.num_ranks,

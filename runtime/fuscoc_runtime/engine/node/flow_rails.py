@@ -10,7 +10,7 @@ and wait for nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from fuscoc_runtime.engine.node.flow_memory import FlowMemory
 from fuscoc_runtime.engine.node.rail_calls import RailCall, RailCalls, RailWork
 from fuscoc_runtime.engine.node.report import Planned
 from fuscoc_runtime.engine.node.ways import find_ways
+from fuscoc_runtime.engine.probe import link_between
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
@@ -74,11 +75,22 @@ class FlowRails(ExactRails):
         members: Membership,
         num_sms: int | None,
         model: CostModel,
+        measures: bool,
     ) -> None:
-        """``model``: what the network is taken to do, the same on all ranks."""
+        """``model``: what the network is taken to do, the same on all ranks, or what it does
+        besides, if it is measured."""
+        if measures:
+            self.link = link = link_between(members)
+            model = replace(
+                model,
+                nic_bandwidth=link.bandwidth,
+                stage_latency=link.latency,
+                num_lanes=link.num_lanes,
+            )
         self._model, self._rules = model, shuffle.program.exchange
         self._rows: FlowMemory | None = None
         super().__init__(artifact, shuffle, node, members, num_sms)
+        self.rails.open_lanes(model.num_lanes)
         self._is_one_round = True  # stages are what rows travel in
         self._counts, self._flows = Counts(self._program), flow_kernels(self._program)
         self._rows = self._new_rows((self._num_nodes - 1) * self._places)
@@ -176,7 +188,8 @@ class FlowRails(ExactRails):
         assert self._rows is not None
         if ways.most_rows > self._rows.rows:
             self._make_rows(max(ways.most_rows, self._rows.rows * 5 // 4))
-        return going(ways, self._members.device)
+        num_lanes = self._model.lanes_for(ways.most_rows)
+        return going(ways, num_lanes, self._members.device)
 
     def _make_rows(self, rows: int) -> None:
         if not self._program.interpreted:

@@ -92,7 +92,7 @@ class RailCalls:
     ) -> None:
         """``scratch`` has room for these calls or larger ones, ``lasting`` are words of every
         table, and ``kernels``, by name, those that are no shuffle's own."""
-        self._scratch = scratch
+        self._scratch, self._kernels = scratch, kernels
         self.slabs, self._program, self._rails, self._places = slabs, program, rails, places
         self._device, self._programs = program.device, programs
         self._taken_on = taken_on = program.num_nodes * places
@@ -107,6 +107,7 @@ class RailCalls:
             **commands.numbers,
             "call": 0,
             "ticket": ENTRY.ticket,
+            "told": rails.told,
             "num_sources": taken_on,
             "fanout": program.shuffle.program.fanout,
         }
@@ -118,7 +119,6 @@ class RailCalls:
             **slabs.rows_at,
             **program.sizes(taken_on, programs),
             "programs": min(programs.dispatch, items),
-            "told": rails.told,
             "ended": 1,
         }
         self._numbers_back = {

@@ -15,7 +15,7 @@ from fuscoc_runtime.comm.subgroups import node_group
 from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.slabs import Slabs
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
-from fuscoc_runtime.kernels.commands import Command, CommandList, Exchange, Launch
+from fuscoc_runtime.kernels.commands import Await, Command, CommandList, Exchange, Launch
 from fuscoc_runtime.kernels.loader import Kernel, address
 
 POINTS_PACKED = 256  # by a program at once, that go nowhere
@@ -38,13 +38,14 @@ class RailCommands:
         """A dispatch: its relation, slabs, and what a node does with those that have come, with
         what goes between the plan and the rows. With the first round all points have come, so rows
         of each are moved while later ones travel."""
-        slabs, planning = self._slabs, self._program.planning()
+        slabs, planning, moving = self._slabs, self._program.planning(), self.moving()
         rounds = self._exchanges(slabs.memory.out, slabs.memory.landed, slabs.ranges)
-        moving = self.moving()
+        behind: list[Command] = [*planning, *planned, *moving]
         if len(rounds) > 1:
-            planning[0] = _behind(planning[0], rounds[0])
-            moving[1:] = [_behind(*each) for each in zip(moving[1:], rounds[1:], strict=True)]
-        return [*self.packing(), *rounds, *planning, *planned, *moving]
+            behind = [*_behind(planning[0], rounds[0]), *planning[1:], *planned, moving[0]]
+            for each in zip(moving[1:], rounds[1:], strict=True):
+                behind += _behind(*each)
+        return [*self.packing(), *rounds, *behind]
 
     def packing(self) -> list[Launch]:
         """What a dispatch begins with."""
@@ -70,9 +71,10 @@ class RailCommands:
             slabs.memory.back_out, slabs.memory.back, slabs.ranges_back, is_packed=False
         )
         commands: list[Command] = []
-        behind = self.finishing()
+        behind: list[Command] = [*self.finishing()]
         if len(rounds) > 1:
-            behind = [_behind(*each) for each in zip(behind, rounds, strict=True)]
+            pairs = zip(self.finishing(), rounds, strict=True)
+            behind = [command for each in pairs for command in _behind(*each)]
         for number, each in enumerate(rounds):
             commands += [*self.collecting(number), each]
         return [*commands, *behind]
@@ -206,6 +208,6 @@ def gather_in_node(members: Membership, of_slot: Tensor) -> Tensor:
     return all_gather(padded, members.group)[ranks.start : ranks.stop, : len(of_slot)].contiguous()
 
 
-def _behind(launch: Launch, exchange: Exchange) -> Launch:
+def _behind(launch: Launch, exchange: Exchange) -> list[Command]:
     """It when an exchange beside the list has ended."""
-    return replace(launch, follows=False, awaits=exchange)
+    return [Await(exchange), replace(launch, follows=False)]

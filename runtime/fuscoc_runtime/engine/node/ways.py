@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -27,8 +27,7 @@ Span: TypeAlias = tuple[int, int]
 """Rows from one number on up to another."""
 
 
-@dataclass(frozen=True)
-class Leg:
+class Leg(NamedTuple):
     """Rows of its memory that a rank sends and gets in a stage, by the other rank, ascending."""
 
     sends: tuple[tuple[int, Span], ...]
@@ -38,6 +37,10 @@ class Leg:
     def back(self) -> Leg:
         """The same where rows come back."""
         return Leg(self.gets, self.sends)
+
+    def part(self, number: int, count: int) -> Leg:
+        """One of so many equal parts of the rows from and to every rank; both know the same."""
+        return Leg(*(_part(each, number, count) for each in self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +59,17 @@ class Ways:
     others: Int64Array
     legs: tuple[Leg, ...]
     most_rows: int
+
+
+def _part(
+    rows: tuple[tuple[int, Span], ...], number: int, count: int
+) -> tuple[tuple[int, Span], ...]:
+    spans = []
+    for peer, (first, end) in rows:
+        begin, stop = (first + (end - first) * each // count for each in (number, number + 1))
+        if stop > begin:
+            spans.append((peer, (begin, stop)))
+    return tuple(spans)
 
 
 def find_ways(demand: Demand, rules: Rules, model: CostModel, rank: int) -> Ways:
