@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.requests import StartRound
 from fuscoc_runtime.engine.node.flow_memory import Rows
 from fuscoc_runtime.engine.node.flow_rails import FlowRails
-from tests.node_triton.rank_work import batch, run
+from tests.node_exact.rank_work import HIDDEN, data_of
+from tests.node_triton.rank_work import batch, run, said_by
 from tests.rails import exact_work
 
 Sent = list[dict[int, int]]
@@ -43,3 +46,19 @@ def has_rows(shuffle: Any, what: StartRound) -> bool:
 
 def sent(what: StartRound) -> dict[int, int]:
     return {row.peer: sum(part.nbytes for part in row.fields) for row in what.sends}
+
+
+def other_routings(group: Any, artifact: str, topology: str, again: bool) -> list[str]:
+    """The last rank means another dispatch than the others, by which other rows travel, in a
+    combine or, ``again``, in a dispatch; what is said of that and of a further call."""
+    shuffle = exact_work.open_shuffle(group, artifact, topology)
+    rank = shuffle.rank
+    few, many = (data_of(rank, tokens) for tokens in (3, 9))
+    made = [shuffle.dispatch(**each) for each in (few, many)]
+    number = int(rank == shuffle.topology.num_ranks - 1)
+    handle, given = made[number][1], (few, many)[number]
+    if again:
+        said = [said_by(lambda: shuffle.dispatch(given["x"], handle=handle))]
+    else:
+        said = [said_by(lambda: shuffle.combine(torch.rand(handle.num_slots, HIDDEN), handle))]
+    return [*said, said_by(lambda: shuffle.dispatch(**few))]

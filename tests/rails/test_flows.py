@@ -20,6 +20,7 @@ pool = pool_of(6)
 KEYS, ROW_BYTES = 12, 24 * 4
 PLAIN = specs.routed("f32")
 BALANCED = specs.routed("f32", options="balance rebalance")
+STAGED = specs.routed("f32", options="balance rebalance schedule fast")
 
 
 def flows(text: str, topology: Topology, sizes: tuple[int, ...], seed: int) -> list[list[int]]:
@@ -139,6 +140,22 @@ def test_a_combine_that_one_rank_refuses(pool: Pool) -> None:
 def test_a_dispatch_that_one_rank_refuses(pool: Pool) -> None:
     plain = pool.run(exact_work.a_refused_dispatch, 4, path(PLAIN), "2x2")
     assert pool.run(exact_work.a_refused_dispatch, 4, path(BALANCED), "2x2") == plain
+
+
+@pytest.mark.parametrize(
+    ("topology", "again"),
+    [
+        ("3x1", False),
+        pytest.param("3x1", True, marks=NIGHTLY),
+        pytest.param("2x2", False, marks=NIGHTLY),
+        pytest.param("2x2", True, marks=NIGHTLY),
+    ],
+)
+def test_handles_of_different_dispatches(pool: Pool, topology: str, again: bool) -> None:
+    """Rows of the two would not fit each other: every rank says so, at once and from then on."""
+    work = partial(flow_work.other_routings, again=again)
+    for said in pool.run(work, RANKS[topology], path(STAGED), topology):
+        assert all("handle" in each and "do not fit" in each for each in said), said
 
 
 @NIGHTLY

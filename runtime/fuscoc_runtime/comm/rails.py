@@ -27,7 +27,7 @@ from fuscoc_runtime.comm.requests import Rows, StartRound
 from fuscoc_runtime.comm.rounds import post
 from fuscoc_runtime.comm.streams import shared_stream
 from fuscoc_runtime.comm.subgroups import network_groups
-from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError
+from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, InputError
 from fuscoc_runtime.kernels.commands import (
     CommandList,
     Exchange,
@@ -63,13 +63,23 @@ class Beside:
         self.addresses = stream.cuda_stream, before if is_first else 0, after
 
 
+def unfit(rank: int) -> InputError:
+    """What a rank raises whose rows are not those that others expect, or the other way round."""
+    problem = (
+        "is of another dispatch than that of another rank, and rows of the two do not fit each "
+        "other: open the shuffle again"
+    )
+    return InputError("handle", rank, problem)
+
+
 class Rails:
     """This rank's rail: the ranks of its place in the other nodes. Construction is collective.
 
     Attributes:
         peers: these ranks, by node; this rank itself is not among them.
-        told: address of two words that kernels write, int32: numbers of calls that have come to an
-            exchange, and beyond it.
+        told: address of three words that kernels write, int32: numbers of calls that have come to
+            an exchange, and beyond it, and whether rows that ranks send do not fit what others
+            expect.
     """
 
     def __init__(self, members: Membership) -> None:
@@ -79,7 +89,7 @@ class Rails:
         self.peers = {node: peer for node, peer in forwarders.items() if peer != rank}
         self._lanes: list[ReferenceType[dist.ProcessGroup] | None] = []
         self._words, self._number = StreamWords(2, members.device), ctypes.c_int64()
-        self._told = StreamWords(2, members.device)
+        self._told = StreamWords(3, members.device)
         self.told = self._told.address
         # The CPU waits by itself, and what could not be posted is not waited for.
         self._is_watched = self._is_gpu
@@ -160,6 +170,11 @@ class Rails:
                 return begun
         return 0
 
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether an exchange cannot end, as ranks follow different routings."""
+        return self._told[2] != 0
+
     def listen(self, listener: Listener) -> None:
         """Let it hear of a loss before the GPU goes on without what was lost."""
         for lane in range(len(self._lanes) if self._is_gpu else 0):
@@ -173,7 +188,7 @@ class Rails:
                 abort(group, self._members.device, loss)
 
     def _group(self, lane: int = 0) -> dist.ProcessGroup:
-        """The ranks' group of a lane, with its communicator; both are freed when it is destroyed."""
+        """The ranks' group of a lane, with its communicator, which ends with it."""
         known = self._lanes[lane]
         group = known() if known is not None else None
         if group is None or dist.GroupMember.WORLD is None:
@@ -204,6 +219,8 @@ class Rails:
 
     def _wait_for(self, what: StartRound) -> None:
         """Carry it out by gloo."""
+        if self.is_in_vain:
+            raise unfit(self._members.rank)
         group, started = self._group(), time.monotonic()
         awaited: int | None = None
         try:

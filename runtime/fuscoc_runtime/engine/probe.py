@@ -67,18 +67,18 @@ def measure_link(members: Membership, rails: Rails, num_lanes: int) -> Link:
     Every rank sends to the next node's rank of its local index, on all lanes, as all others do.
     """
     rails.open_lanes(num_lanes)
-    sizes = SMALL_BYTES, LARGE_BYTES
     sent = torch.zeros(LARGE_BYTES, dtype=torch.uint8, device=members.device)
     received = torch.zeros_like(sent)
     found = []
-    for size in sizes:
+    for size in (SMALL_BYTES, LARGE_BYTES):
         commands = _to_the_next(members, rails, num_lanes, sent[:size], received[:size])
         carry_out = partial(rails.submit, commands, as_numbers(()))
         fastest = min(_seconds(members, carry_out) for _ in range(PROBES))
         nanoseconds = members.meet("measuring", round(fastest * 1e9))
         found.append([each / 1e9 for each in nanoseconds])
     links = [
-        Link.through(*zip(sizes, seconds, strict=True)) for seconds in zip(*found, strict=True)
+        Link.through((SMALL_BYTES, small), (LARGE_BYTES, large))
+        for small, large in zip(*found, strict=True)
     ]
     bandwidth, latency = (
         statistics.median(getattr(each, name) for each in links)
@@ -115,7 +115,10 @@ def _seconds(members: Membership, carry_out: Callable[[], None]) -> float:
         started = time.perf_counter()
         carry_out()
         return time.perf_counter() - started
-    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begun, ended = (
+        torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        for _ in range(2)
+    )
     begun.record()
     carry_out()
     ended.record()

@@ -37,7 +37,7 @@ from fuscoc_runtime.plan.flows import Demand
 KERNELS = {
     "number": (("call", "has_landed", "fanout", "numbers", "counts"), 8),
     "share": (("call", "own", "landed", "width", "bases", "told", "stamp"), 1),
-    "pass_by": (("call",), 1),
+    "pass_by": (("call", "follows", "returns"), 1),
     "carry": (
         ("num_nodes", "stride", "parts_of_flows", "numbers", "num_ranks", "bases", "memory_at",
          "slab", "slab_bytes", "row_bytes", "comes"), 4,
@@ -193,6 +193,7 @@ class FlowCalls(RailCalls):
         """What follows: the rows, or, without ways, their place in the order of calls alone."""
         lists, numbers = [self._moving], dict[str, int]()
         if going is not None:
+            numbers = {"follows": -1 if call.again is None else call.again, "returns": 0}
             lists = [*self._travelling((LEAVES, LANDS), going), self._moving]
             forth, memory = self._memory.forth, self.slabs.memory
             at = list(self.slabs.rows_at.values())
@@ -229,7 +230,7 @@ class FlowCalls(RailCalls):
         turns = self._carried(TURNS, memory.back_out, at, back, work, going)
         returns = self._carried(RETURNS, memory.back, at, back, work, going)
         lists = [self._back, *self._travelling((TURNS, RETURNS), going), self._finishing]
-        fields = {**fields, **turns, **returns}
+        fields = {**fields, **turns, **returns, "follows": number, "returns": 1}
         self._bring_back(lists, launched, work, number, tells, fields, weights, routing)
 
     def _lists(self, commands: RailCommands) -> tuple[CommandList, CommandList, CommandList]:
@@ -263,11 +264,13 @@ class FlowCalls(RailCalls):
 
     def _carry(self, each: Carried, num_fields: int) -> list[Launch]:
         """With what lets no rank go on before its neighbours have moved what it sends, or have got
-        what it moves."""
-        launches, meeting = each.launches(self._flows["carry"], num_fields), list[Launch]()
-        if self._program.num_ranks > 1:
-            meeting = [Launch(self._flows["pass_by"], "one")]
-        return [*meeting, *launches] if each.comes else [*launches, *meeting]
+        what it moves; the host is told before rows travel that do not fit."""
+        launches, pass_by = each.launches(self._flows["carry"], num_fields), self._flows["pass_by"]
+        if not each.comes:
+            return [*launches, Launch(pass_by, "one")]
+        if self._program.num_ranks == 1:
+            return launches
+        return [Launch(pass_by, "one", {"follows": "nothing"}), *launches]
 
     def _travelling(self, both: tuple[Carried, Carried], going: Going) -> list[CommandList]:
         """Rows, from slabs to slabs; nothing where none go anywhere."""
@@ -347,6 +350,7 @@ class FlowCalls(RailCalls):
             "ranks_of_node": self._program.num_ranks,
             "bases": address(self._memory.bases),
             "carrying": min(self._num_programs, self._taken_on),
+            "nothing": -1,
         }
         return alike | each.numbers(slabs, rows_at, fields, self._memory, work, going)
 

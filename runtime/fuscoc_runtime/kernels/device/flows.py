@@ -6,7 +6,7 @@ What a rank sends a node is a flow; its rows are numbered by their places. On bo
 network `number` finds the number of a place, as both know the points, and `carry` moves rows: out
 of slabs into the memory of whoever sends them, and from where they have landed into slabs. `share`
 lets all ranks of a node know how large the flows of all are, and `pass_by` lets nobody go on before
-all have moved what they had to.
+all have moved what they had to, and says if they mean different routings.
 """
 
 import triton
@@ -20,6 +20,7 @@ slabs, known = load("slabs"), load("known")
 PLACES = tl.constexpr(1024)  # looked at together
 COPIED = tl.constexpr(1024)  # units of a row that are moved together
 COUNTS = tl.constexpr(1024)  # that are shared together
+OTHER = tl.constexpr(-2)  # said in place of a dispatch, by ranks whose rails differ in it
 PART = tl.constexpr(3)  # words of the rows of a flow that one rank sends: the number behind the
 # last one, what is added to a number to get its place in memory, and which rank of the node has it
 
@@ -103,10 +104,29 @@ def share(
         tl.store(to + index, (stamp.to(tl.int64) << 32) | count, mask=exists)
 
 
-@triton.jit(do_not_specialize=range(1))
-def pass_by(call: tl.int64):
-    """A kernel of one program that ends when all ranks of the node have come to it."""
-    known.meet(call.to(tl.int64).to(tl.pointer_type(tl.int64)), 0)
+@triton.jit(do_not_specialize=range(3))
+def pass_by(call: tl.int64, follows: tl.int64, returns: tl.int64):
+    """A kernel of one program that ends when all ranks of the node have come to it.
+
+    If the rows behind it go along the routing of dispatch ``follows``, -1 if not, back where it
+    ``returns``, the host is told if a rank of this rail, or of that of a rank of the node, follows
+    another one: it has sent a header that says so, and rows of the two do not fit each other."""
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    follows = follows.to(tl.int32)
+    own = sync.word(call, words.NODE)
+    said = follows
+    for node in range(sync.word(call, words.NUM_NODES)):
+        slab = slabs.landed(call, node)
+        if returns != 0:
+            slab = slabs.come_back(call, node)
+        theirs = slabs.routing_of(slab, returns)
+        said = tl.where((node != own) & (theirs != follows) & (follows >= 0), OTHER, said)
+    they_say = known.meet(call, said)
+    rank = tl.arange(0, words.MAX_RANKS)
+    there = rank < sync.word(call, words.NUM_RANKS)
+    differs = there & (tl.load(they_say + rank, mask=there, other=0) != follows)
+    if (vectors.largest(differs.to(tl.int32), 0) > 0) & (sync.aborted(call) == 0):
+        tl.store(sync.array(call, words.EXCHANGES, tl.int32) + words.DO_NOT_FIT, 1)
 
 
 @triton.jit
