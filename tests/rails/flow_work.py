@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -11,6 +12,7 @@ from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.requests import StartRound
 from fuscoc_runtime.engine.node.flow_memory import Rows
 from fuscoc_runtime.engine.node.flow_rails import FlowRails
+from fuscoc_runtime.plan.cost import CostModel
 from tests.node_exact.rank_work import HIDDEN, data_of
 from tests.node_triton.rank_work import batch, run, said_by
 from tests.rails import exact_work
@@ -22,12 +24,16 @@ Sent = list[dict[int, int]]
 def amounts(
     group: Any, artifact: str, topology: str, batches: Sequence[Sequence[int]], seed: int
 ) -> list[Sent]:
-    """Calls of these sizes, verified: the rows that this rank has sent in each, forth and back."""
+    """Calls of these sizes on one lane and more, verified: the rows that this rank has sent in
+    each, forth and back."""
     shuffle = exact_work.open_shuffle(group, artifact, topology)
     assert isinstance(shuffle.engine.node, FlowRails)
     found = []
     for number, each in enumerate(batches):
-        with exact_work.counts(Rails, "_wait_for") as posted:
+        with (
+            exact_work.counts(Rails, "_wait_for") as posted,
+            mock.patch.object(CostModel, "lanes_for", return_value=1 + number % 3),
+        ):
             run(shuffle, batch(shuffle.spec, each, seed + number), combines=1)
         rounds = [what for _, what in posted if isinstance(what, StartRound)]
         found.append([sent(each) for each in rounds if has_rows(shuffle, each)])

@@ -27,11 +27,18 @@ def place(parts: np.ndarray, row: int) -> tuple[int, int]:
     raise AssertionError(f"row {row} is in no part")
 
 
-def carried(ways: list[Ways], back: bool) -> dict[tuple[int, int], tuple[int, int]]:
+def carried(ways: list[Ways], back: bool, num_lanes: int) -> dict[tuple[int, int], tuple[int, int]]:
     """Of places in the memory of senders, by rank, where their rows land."""
     landed: dict[tuple[int, int], tuple[int, int]] = {}
-    legs = [[leg.back if back else leg for leg in each.legs] for each in ways]
-    # In the order of stages.
+    legs = [
+        [
+            (leg.back if back else leg).part(lane, num_lanes)
+            for leg in each.legs
+            for lane in range(num_lanes)
+        ]
+        for each in ways
+    ]
+    # In the order of stages, and of lanes.
     waiting = [[each for leg in own for each in leg.gets] for own in legs]
     for rank, each in enumerate(legs):
         for leg in each:
@@ -47,13 +54,13 @@ def carried(ways: list[Ways], back: bool) -> dict[tuple[int, int], tuple[int, in
     return landed
 
 
-@given(demands(max_nodes=4, max_ranks_per_node=3), RULES)
+@given(demands(max_nodes=4, max_ranks_per_node=3), RULES, st.integers(1, 4))
 @settings(max_examples=150)
-def test_every_row_arrives(demand: Demand, rules: Rules) -> None:
+def test_every_row_arrives(demand: Demand, rules: Rules, num_lanes: int) -> None:
     """Where the rank that takes it on looks for it, by the tables of both; and comes back so."""
     m, num_ranks = demand.ranks_per_node, demand.num_ranks
     ways = [find_ways(demand, rules, model(), rank) for rank in range(num_ranks)]
-    forth, back = carried(ways, back=False), carried(ways, back=True)
+    forth, back = (carried(ways, is_back, num_lanes) for is_back in (False, True))
     assert len(forth) == demand.flows.sum()
     assert {there: here for here, there in forth.items()} == back
     assert {each.most_rows for each in ways} == {most(forth, num_ranks)}

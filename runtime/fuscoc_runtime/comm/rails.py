@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Sequence
+from copy import copy
 from datetime import timedelta
 from functools import partial
 from weakref import ReferenceType
@@ -52,15 +53,22 @@ class Beside:
             follows another one there, and of the event of its end.
     """
 
-    def __init__(self, device: torch.device, is_first: bool, lane: int = 0) -> None:
-        """One of a ``lane``. Kernels of NCCL find room before those of the list, which fill the
+    def __init__(self, device: torch.device, lane: int = 0) -> None:
+        """That of a ``lane``. Kernels of NCCL find room before those of the list, which fill the
         GPU."""
         stream = shared_stream(device, f"network {lane}", priority=-2)
         self._events = [torch.cuda.Event() for _ in range(2)]  # type: ignore[no-untyped-call]
         for event in self._events:
             event.record(stream)  # the driver has none before
         before, after = (event.cuda_event for event in self._events)
-        self.addresses = stream.cuda_stream, before if is_first else 0, after
+        self.addresses = stream.cuda_stream, before, after
+
+    def behind(self) -> Beside:
+        """The same for what follows another exchange there; it ends what has been posted so far."""
+        stream, _, after = self.addresses
+        other = copy(self)
+        other.addresses = stream, 0, after
+        return other
 
 
 def unfit(rank: int) -> InputError:

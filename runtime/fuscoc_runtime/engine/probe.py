@@ -99,7 +99,7 @@ def _to_the_next(
         rails.command(
             StartRound(0, 0, (Rows(there, (mine,)),), (Rows(from_there, (theirs,)),)),
             is_told=True,
-            beside=Beside(device, True, lane) if device.type == "cuda" else None,
+            beside=Beside(device, lane) if device.type == "cuda" else None,
             lane=lane,
         )
         for lane, (mine, theirs) in enumerate(parts)

@@ -176,7 +176,7 @@ class FlowCalls(RailCalls):
     ) -> None:
         """``given`` as for `RailCalls`; so many programs carry rows."""
         self._memory, self._counts, self._flows = memory, counts, flows
-        self._num_programs = num_programs
+        self._num_programs, self._lanes = num_programs, dict[int, Beside]()
         super().__init__(*given)
 
     def dispatch(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> None:
@@ -294,13 +294,19 @@ class FlowCalls(RailCalls):
             if not (leg.sends or leg.gets):
                 continue
             rows = [self._bytes(*each, fields) for each in zip(leg, sides, strict=True)]
-            beside = None
-            if self._device.type == "cuda":
-                beside = Beside(self._device, lane not in last, lane)
+            beside = self._lane(lane)
+            if beside is not None and lane in last:
+                beside = beside.behind()
             what = StartRound(0, 0, *rows)
             last[lane] = self._rails.command(what, is_told=True, beside=beside, lane=lane)
             made.append(last[lane])
         return [*made, *map(Await, last.values())]
+
+    def _lane(self, number: int) -> Beside | None:
+        """How what a lane carries travels beside lists; on the CPU there is nothing beside them."""
+        if self._device.type == "cuda" and number not in self._lanes:
+            self._lanes[number] = Beside(self._device, number)
+        return self._lanes.get(number)
 
     def _bytes(
         self, rows: tuple[tuple[int, Span], ...], side: str, fields: Sequence[Rows]

@@ -136,7 +136,9 @@ class RailCommands:
         for places in rounds:
             beside = None
             if len(rounds) > 1 and self._device.type == "cuda":
-                beside = Beside(self._device, not is_packed or places.start == 0)
+                beside = Beside(self._device)
+                if is_packed and places.start:
+                    beside = beside.behind()
             what = rails.between(sent, received, ranges(places))
             made.append(rails.command(what, is_told=True, beside=beside))
         return made
