@@ -64,12 +64,15 @@ def test_every_row_arrives(demand: Demand, rules: Rules, num_lanes: int) -> None
     assert len(forth) == demand.flows.sum()
     assert {there: here for here, there in forth.items()} == back
     assert {each.most_rows for each in ways} == {most(forth, num_ranks)}
+    handed_over = [0] * num_ranks
     for source, node in np.argwhere(demand.flows).tolist():
         here, taker = source // m, node * m + source % m
         for row in range(demand.flows[source, node]):
             rank, at = place(ways[source].own[node], row)
             other, there = place(ways[taker].others[here], row)
             assert forth[here * m + rank, at] == (node * m + other, there)
+            handed_over[source] += rank != source % m
+    assert [each.handed_over for each in ways] == handed_over
 
 
 def most(forth: dict[tuple[int, int], tuple[int, int]], num_ranks: int) -> int:

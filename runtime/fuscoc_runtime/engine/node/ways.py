@@ -53,12 +53,14 @@ class Ways:
             rank of its node gets.
         legs: what it sends and gets, stage by stage.
         most_rows: the most that any rank of the job sends or gets.
+        handed_over: rows of this rank that others of its node send.
     """
 
     own: Int64Array
     others: Int64Array
     legs: tuple[Leg, ...]
     most_rows: int
+    handed_over: int
 
 
 def _part(
@@ -76,7 +78,7 @@ def find_ways(demand: Demand, rules: Rules, model: CostModel, rank: int) -> Ways
     """By the policy of a shuffle, for the flows of all ranks."""
     n, m = demand.num_nodes, demand.ranks_per_node
     if not demand.flows.any():
-        return Ways(np.zeros((n, m, PART), np.int64), np.zeros((n, m, PART), np.int64), (), 0)
+        return Ways(np.zeros((n, m, PART), np.int64), np.zeros((n, m, PART), np.int64), (), 0, 0)
     stages = plan_stages(demand, rules, model, rank)
     assignment = stages.assignment
     pairs = assignment.pairs
@@ -90,7 +92,9 @@ def find_ways(demand: Demand, rules: Rules, model: CostModel, rank: int) -> Ways
         for stage in sorted(sends.keys() | gets.keys())
     ]
     most = int(max(pairs.sum(axis=0).max(), pairs.sum(axis=1).max()))
-    return Ways(own, others, tuple(legs), most)
+    elsewhere = np.arange(m) != rank % m
+    handed_over = int(assignment.share[rank][:, elsewhere].sum()) if assignment.carried else 0
+    return Ways(own, others, tuple(legs), most, handed_over)
 
 
 def _parts(
