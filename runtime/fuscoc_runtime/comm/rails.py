@@ -243,6 +243,8 @@ class Rails:
     def _explain(
         self, started: float, error: Exception, awaited: int | None = None
     ) -> FuscoRuntimeError:
+        if self.is_in_vain:  # and has been ended
+            return unfit(self._members.rank)
         seconds = time.monotonic() - started
         suspect = awaited if seconds >= self._members.timeout else None
         return self._members.liveness.explain(NETWORK, seconds, error, suspect)

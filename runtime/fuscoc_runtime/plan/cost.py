@@ -60,12 +60,6 @@ class CostModel:
         """float64 [3]: seconds of a segment on a NIC, on NVLink, and of a stage's start."""
         return np.array([self.nic_seconds(1), self.nvlink_seconds(1), self.stage_latency])
 
-    def lanes_for(self, segments: int) -> int:
-        """Lanes that are worth it for what the busiest NIC carries: each one for longer than it
-        takes to begin."""
-        most = int(self.nic_seconds(segments) / max(self.stage_latency, 1e-9))
-        return max(1, min(self.num_lanes, most))
-
     @cached_property
     def speeds(self) -> Float64Array:
         """float64 [4]: bytes a second of a NIC and of NVLink, seconds of a stage's start and of a

@@ -45,6 +45,10 @@ from fuscoc_runtime.topology import Topology
 PROGRAMS_AN_SM = 8
 """That carry rows: enough to keep memory and NVLink busy."""
 
+LANE_BYTES = 4_000_000
+"""Of a stage, about, that a lane carries at least: several small messages at a time take longer
+than a large one."""
+
 
 def have_ways(rules: Rules, topology: Topology) -> bool:
     """Whether a policy leaves anything to choose: who of a node sends, or which nodes first."""
@@ -188,7 +192,8 @@ class FlowRails(ExactRails):
         assert self._rows is not None
         if ways.most_rows > self._rows.rows:
             self._make_rows(max(ways.most_rows, self._rows.rows * 5 // 4))
-        num_lanes = self._model.lanes_for(ways.most_rows)
+        of_a_stage = ways.most_rows * self._model.segment_bytes // max(1, ways.num_stages)
+        num_lanes = max(1, min(self._model.num_lanes, of_a_stage // LANE_BYTES))
         return going(ways, num_lanes, self._members.device)
 
     def _make_rows(self, rows: int) -> None:

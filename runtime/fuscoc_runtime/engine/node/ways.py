@@ -52,7 +52,7 @@ class Ways:
             that one rank sends; ``others``: of the flows of the ranks of its place those that one
             rank of its node gets.
         legs: what it sends and gets, stage by stage.
-        most_rows: the most that any rank of the job sends or gets.
+        most_rows: the most that any rank of the job sends or gets, in ``num_stages``.
         handed_over: rows of this rank that others of its node send.
     """
 
@@ -60,6 +60,7 @@ class Ways:
     others: Int64Array
     legs: tuple[Leg, ...]
     most_rows: int
+    num_stages: int
     handed_over: int
 
 
@@ -78,7 +79,7 @@ def find_ways(demand: Demand, rules: Rules, model: CostModel, rank: int) -> Ways
     """By the policy of a shuffle, for the flows of all ranks."""
     n, m = demand.num_nodes, demand.ranks_per_node
     if not demand.flows.any():
-        return Ways(np.zeros((n, m, PART), np.int64), np.zeros((n, m, PART), np.int64), (), 0, 0)
+        return Ways(np.zeros((n, m, PART), np.int64), np.zeros((n, m, PART), np.int64), (), 0, 0, 0)
     stages = plan_stages(demand, rules, model, rank)
     assignment = stages.assignment
     pairs = assignment.pairs
@@ -94,7 +95,7 @@ def find_ways(demand: Demand, rules: Rules, model: CostModel, rank: int) -> Ways
     most = int(max(pairs.sum(axis=0).max(), pairs.sum(axis=1).max()))
     elsewhere = np.arange(m) != rank % m
     handed_over = int(assignment.share[rank][:, elsewhere].sum()) if assignment.carried else 0
-    return Ways(own, others, tuple(legs), most, handed_over)
+    return Ways(own, others, tuple(legs), most, stages.num_stages, handed_over)
 
 
 def _parts(
