@@ -23,7 +23,13 @@ from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.engine.node.exact import ENTRY, MAX_POINTS, ExactNode, Known, Work
 from fuscoc_runtime.engine.node.places import Places
-from fuscoc_runtime.engine.node.rail_calls import RailCall, RailCalls, RailWork, new_work
+from fuscoc_runtime.engine.node.rail_calls import (
+    RailCall,
+    RailCalls,
+    RailWork,
+    Submitted,
+    new_work,
+)
 from fuscoc_runtime.engine.node.rail_commands import PointExchange, gather_in_node
 from fuscoc_runtime.engine.node.report import Planned
 from fuscoc_runtime.engine.node.rings import DROPPED, Launched, Sent
@@ -253,10 +259,15 @@ class ExactRails(ExactNode):
         has_landed: bool = False,
     ) -> Planned:
         """A dispatch that plans, of what ``has_landed`` already or as a whole; what was planned."""
+        self._enqueue(work, call, given, has_landed)
+        return self.report.wait(self._epoch)
+
+    def _enqueue(
+        self, work: RailWork, call: RailCall, given: Mapping[str, int], has_landed: bool
+    ) -> Submitted:
         calls = self._calls_of(work.places)
         enqueue = calls.take_on_again if has_landed else calls.dispatch
-        enqueue(work, call, given)
-        return self.report.wait(self._epoch)
+        return enqueue(work, call, given)
 
     def _follow_up(
         self, known: RailKnown, work: RailWork, call: RailCall, given: Mapping[str, int]

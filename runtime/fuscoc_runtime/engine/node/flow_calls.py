@@ -23,7 +23,7 @@ from fuscoc_runtime.comm.rails import Beside
 from fuscoc_runtime.comm.requests import Rows as Bytes
 from fuscoc_runtime.comm.requests import StartRound
 from fuscoc_runtime.engine.node.flow_memory import SIDES, FlowMemory, Rows
-from fuscoc_runtime.engine.node.rail_calls import RailCall, RailCalls, RailWork
+from fuscoc_runtime.engine.node.rail_calls import RailCall, RailCalls, RailWork, Submitted
 from fuscoc_runtime.engine.node.rail_commands import RailCommands
 from fuscoc_runtime.engine.node.report import signed
 from fuscoc_runtime.engine.node.rings import Launched
@@ -179,16 +179,16 @@ class FlowCalls(RailCalls):
         self._num_programs, self._lanes = num_programs, dict[int, Beside]()
         super().__init__(*given)
 
-    def dispatch(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> None:
+    def dispatch(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> Submitted:
         """Enqueue what comes before the rows of one."""
-        super().dispatch(work, call, {**self._found(work), **given})
+        return super().dispatch(work, call, {**self._found(work), **given})
 
-    def take_on_again(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> None:
+    def take_on_again(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> Submitted:
         """Of that what is behind the network."""
-        super().take_on_again(work, call, {**self._found(work), **given})
+        return super().take_on_again(work, call, {**self._found(work), **given})
 
     def move(
-        self, work: RailWork, call: RailCall, given: Mapping[str, int], going: Going | None
+        self, work: RailWork, call: RailCall, submitted: Submitted, going: Going | None
     ) -> None:
         """What follows: the rows, or, without ways, their place in the order of calls alone."""
         lists, numbers = [self._moving], dict[str, int]()
@@ -199,7 +199,7 @@ class FlowCalls(RailCalls):
             at = list(self.slabs.rows_at.values())
             numbers |= self._carried(LEAVES, memory.out, at, forth, work, going)
             numbers |= self._carried(LANDS, memory.landed, at, forth, work, going)
-        self._submit(lists, work, call, {**given, **numbers})
+        self._carry_out(lists, submitted.table, {**submitted.numbers, **numbers})
 
     def refuse(
         self,
@@ -211,8 +211,7 @@ class FlowCalls(RailCalls):
         """A dispatch of no segments, without arguments. Along known ways this rank sends and gets
         what others expect it to."""
         given = {**self._without([self._forth, self._moving], given), **self._found(work)}
-        self.dispatch(work, call, given)
-        self.move(work, call, given, going)
+        self.move(work, call, self.dispatch(work, call, given), going)
 
     def bring_back(
         self,

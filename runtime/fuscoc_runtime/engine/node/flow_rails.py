@@ -142,7 +142,8 @@ class FlowRails(ExactRails):
         if not has_landed:
             self._counted = self._epoch
         stamped = {**given, "stamp": self._counted}
-        planned = super()._start(work, call, stamped, has_landed)
+        submitted = self._enqueue(work, call, stamped, has_landed)
+        planned = self.report.wait(self._epoch)
         moves = (
             not planned.is_aborted
             and min(planned.sources) >= 0
@@ -150,7 +151,7 @@ class FlowRails(ExactRails):
             and max(planned.slots) <= self.limits.capacity
         )
         self._going = self._find() if moves else None
-        self._flow_calls(work.places).move(work, call, given, self._going)
+        self._flow_calls(work.places).move(work, call, submitted, self._going)
         return planned
 
     def _follow_up(
@@ -158,8 +159,7 @@ class FlowRails(ExactRails):
     ) -> None:
         assert isinstance(known, FlowKnown)
         calls = self._flow_calls(work.places)
-        calls.dispatch(work, call, given)
-        calls.move(work, call, given, known.going)
+        calls.move(work, call, calls.dispatch(work, call, given), known.going)
 
     def _start_none(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,6 +57,13 @@ def new_work(program: TritonProgram, num_sources: int, places: int) -> RailWork:
     buffers["weights"] = torch.empty(shape, dtype=torch.float32, device=program.device)
     own = new_points(program, num_sources)
     return RailWork(buffers, new_segments(program, num_sources), {}, places, own)
+
+
+class Submitted(NamedTuple):
+    """The table and the numbers of a call, for more of it to be enqueued."""
+
+    table: Tensor
+    numbers: dict[str, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,13 +142,13 @@ class RailCalls:
     def _list(self, commands: Sequence[Command]) -> CommandList:
         return CommandList(self._device, commands)
 
-    def dispatch(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> None:
+    def dispatch(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> Submitted:
         """Enqueue one, with what the relation is ``given``, fields and weights."""
-        self._submit([self._forth], work, call, given)
+        return self._submit([self._forth], work, call, given)
 
-    def take_on_again(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> None:
+    def take_on_again(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> Submitted:
         """Of that what is behind the network."""
-        self._submit([self._landed], work, call, given)
+        return self._submit([self._landed], work, call, given)
 
     def refuse(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> None:
         """A dispatch of no segments, without arguments."""
@@ -208,7 +216,7 @@ class RailCalls:
         work: RailWork,
         call: RailCall,
         given: Mapping[str, int],
-    ) -> None:
+    ) -> Submitted:
         program, again = self._program, call.again
         table = self._table(0, {
             **call_words(program, self._scratch, work.segments, work.buffers),
@@ -219,7 +227,7 @@ class RailCalls:
         })  # fmt: skip
         columns = zip(program.shuffle.program.relation.addresses, work.segments, strict=True)
         weights = address(work.buffers["weights"])
-        self._carry_out(lists, table, {
+        return self._carry_out(lists, table, {
             **self._numbers_forth,
             "own_weights": 0,  # where none are given
             **given,
@@ -240,7 +248,8 @@ class RailCalls:
 
     def _carry_out(
         self, lists: Sequence[CommandList], table: Tensor, numbers: dict[str, int]
-    ) -> None:
+    ) -> Submitted:
         numbers["call"] = address(table)
         for each in lists:
             self._rails.submit(each, each.numbers(numbers))
+        return Submitted(table, numbers)
