@@ -9,158 +9,32 @@ go from where they land into the slabs from which the kernels of a node move the
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.rails import Beside
 from fuscoc_runtime.comm.requests import Rows as Bytes
 from fuscoc_runtime.comm.requests import StartRound
+from fuscoc_runtime.engine.node.flow_carry import (
+    LANDS,
+    LEAVES,
+    RETURNS,
+    TURNS,
+    Carried,
+    FlowWork,
+    Going,
+)
+from fuscoc_runtime.engine.node.flow_counts import Counts
 from fuscoc_runtime.engine.node.flow_memory import SIDES, FlowMemory, Rows
 from fuscoc_runtime.engine.node.rail_calls import RailCall, RailCalls, RailWork, Submitted
 from fuscoc_runtime.engine.node.rail_commands import RailCommands
-from fuscoc_runtime.engine.node.report import signed
 from fuscoc_runtime.engine.node.rings import Launched
-from fuscoc_runtime.engine.node.triton_memory import uploaded
-from fuscoc_runtime.engine.node.triton_program import TritonProgram
-from fuscoc_runtime.engine.node.ways import Leg, Span, Ways
+from fuscoc_runtime.engine.node.ways import Leg, Span
 from fuscoc_runtime.kernels.commands import Await, Command, CommandList, Exchange, Launch
 from fuscoc_runtime.kernels.loader import Kernel, address
-from fuscoc_runtime.plan.flows import Demand
-
-KERNELS = {
-    "number": (("call", "has_landed", "fanout", "numbers", "counts"), 8),
-    "share": (("call", "own", "landed", "width", "bases", "told", "stamp"), 1),
-    "pass_by": (("call", "follows", "returns"), 1),
-    "carry": (
-        ("num_nodes", "stride", "parts_of_flows", "numbers", "num_ranks", "bases", "memory_at",
-         "slab", "slab_bytes", "row_bytes", "comes"), 4,
-    ),
-}  # fmt: skip
-"""Of kernels/device/flows.py, what they are given, and warps of a program."""
-
-
-@dataclass(frozen=True, eq=False)
-class FlowWork(RailWork):
-    """Also of every place the ``numbers`` of its rows in the flows to and from every node, int32
-    [2, num_nodes, places]."""
-
-    numbers: Tensor
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """All of it."""
-        return [*super().tensors, self.numbers]
-
-
-@dataclass(frozen=True, eq=False)
-class Going:
-    """The ways of one dispatch, with what kernels read of them: int64 [2, num_nodes,
-    ranks_per_node, PART], of ``own`` and of ``others``; rows travel on so many lanes."""
-
-    ways: Ways
-    parts: Tensor
-    num_lanes: int
-
-
-def going(ways: Ways, num_lanes: int, device: torch.device) -> Going:
-    """Ways, as kernels read them."""
-    both = torch.stack([torch.from_numpy(each) for each in (ways.own, ways.others)])
-    return Going(ways, uploaded(both.flatten().tolist(), device).view(both.shape), num_lanes)
-
-
-def flow_kernels(program: TritonProgram) -> dict[str, Kernel]:
-    """Those of kernels/device/flows.py, compiled."""
-    return {name: program.load("flows", name, *each) for name, each in KERNELS.items()}
-
-
-class Counts:
-    """What ranks tell each other of flows, int64; a row has those to every node, then the segments
-    to every rank.
-
-    Attributes:
-        own: [columns]; ``landed`` [num_nodes, columns], of the ranks of this place.
-        told: [ranks_per_node, num_nodes, columns], of all ranks, in the host's memory.
-    """
-
-    def __init__(self, program: TritonProgram) -> None:
-        self._shape = program.num_nodes, program.num_ranks
-        n, m = self._shape
-        self.columns = n + n * m
-        device = program.device
-        self.own = torch.zeros(self.columns, dtype=torch.int64, device=device)
-        self.landed = torch.zeros(n, self.columns, dtype=torch.int64, device=device)
-        on_gpu = device.type == "cuda"
-        self.told = torch.zeros(m, n, self.columns, dtype=torch.int64, pin_memory=on_gpu)
-
-    def demand(self, stamp: int) -> Demand:
-        """The flows of the dispatch with that stamp, whose slots have been reported: its words may
-        come behind those of the report, but they have been written."""
-        told = self.told.numpy()
-        while not (told >> 32 == signed(stamp)).all():
-            os.sched_yield()
-        n, m = self._shape
-        by_rank = (told & 0xFFFFFFFF).transpose(1, 0, 2).reshape(n * m, self.columns)
-        flows, copies = by_rank[:, :n], by_rank[:, n:]
-        return Demand(np.ascontiguousarray(flows), np.ascontiguousarray(copies))
-
-
-@dataclass(frozen=True)
-class Carried:
-    """Rows between slabs and memory as they travel, in one direction of one call.
-
-    Attributes:
-        side: of the memory, by its place in `SIDES`; that of rows which this rank sends has the
-            parts and numbers of its own flows.
-        comes: whether they go into slabs.
-    """
-
-    name: str
-    side: int
-    comes: int
-
-    def launches(self, carry: Kernel, num_fields: int) -> list[Launch]:
-        """One for each field."""
-        alike = {"num_nodes": "nodes", "stride": "places", "num_ranks": "ranks_of_node"}
-        alike |= {name: f"{self.name}.{name}" for name in ("parts_of_flows", "numbers", "comes")}
-        alike["slab_bytes"] = f"{self.name}.slab_bytes"
-        return [
-            Launch(
-                carry,
-                "carrying",
-                alike
-                | {name: f"{self.name}.{name}.{i}" for name in ("memory_at", "slab", "row_bytes")},
-            )
-            for i in range(num_fields)
-        ]
-
-    def numbers(
-        self, slabs: Tensor, rows_at: Sequence[int], fields: Sequence[Rows], memory: FlowMemory,
-        work: FlowWork, going: Going,
-    ) -> dict[str, int]:  # fmt: skip
-        """What they are given, where the rows of ``fields`` begin in slabs at ``rows_at``."""
-        numbers = {
-            "parts_of_flows": address(going.parts[self.side]),
-            "numbers": address(work.numbers[self.side]),
-            "comes": self.comes,
-            "slab_bytes": slabs.shape[1],
-        }
-        for i, (at, rows) in enumerate(zip(rows_at, fields, strict=True)):
-            numbers[f"memory_at.{i}"] = memory.sections[SIDES[self.side]] + rows.at
-            numbers[f"slab.{i}"] = address(slabs) + at
-            numbers[f"row_bytes.{i}"] = rows.row_bytes
-        return {f"{self.name}.{name}": each for name, each in numbers.items()}
-
-
-LEAVES, LANDS = Carried("leaves", 0, 0), Carried("lands", 1, 1)
-TURNS, RETURNS = Carried("turns", 1, 0), Carried("returns", 0, 1)
-"""Of a dispatch, then of a combine, on both sides of the network."""
 
 
 class FlowCalls(RailCalls):

@@ -20,14 +20,9 @@ from torch import Tensor
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.engine.node.exact import Known, Work
 from fuscoc_runtime.engine.node.exact_rails import ExactRails, RailKnown
-from fuscoc_runtime.engine.node.flow_calls import (
-    Counts,
-    FlowCalls,
-    FlowWork,
-    Going,
-    flow_kernels,
-    going,
-)
+from fuscoc_runtime.engine.node.flow_calls import FlowCalls
+from fuscoc_runtime.engine.node.flow_carry import FlowWork, Going, flow_kernels, going
+from fuscoc_runtime.engine.node.flow_counts import Counts
 from fuscoc_runtime.engine.node.flow_memory import FlowMemory
 from fuscoc_runtime.engine.node.rail_calls import RailCall, RailCalls, RailWork
 from fuscoc_runtime.engine.node.report import Planned
