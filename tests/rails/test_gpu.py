@@ -39,6 +39,7 @@ def test_given_slots(options: list[str], tmp_path: Path) -> None:
 )
 def test_policies(topology: str, policy: str, tmp_path: Path) -> None:
     """Of exact sizes, by rows that travel as flows."""
+    need_gpus(4)
     exact.compile_all(tmp_path, policy)
     options = [str(tmp_path), "--topology", topology]
     torchrun(4, "tests/node_exact/exact_gpu_run.py", *options)
