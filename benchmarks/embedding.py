@@ -5,16 +5,15 @@
     torchrun --nproc-per-node 2 -m benchmarks.embedding --topology 2x1 --one-host
 
 ``--compile`` writes the artifact into ``build/embedding`` and needs no GPU. Every rank looks up
-bags of random ids, by memory of a fixed size and by sizes that are exact, which between nodes the
-general engine has; sums, and the gradients of table and weights, are compared with those of
-``torch.nn.functional.embedding_bag`` on the whole table, for several numbers of bags a rank, and
-sums have to repeat to the bit, also as a replayed graph. Torch's own way over several
-ranks is compared, too: ids sorted by owner, all-to-all, ``index_select``, rows back, permuted and
-summed up, where fuscoc sums up at the owner. Nodes of a ``--topology`` are several hosts for NCCL,
-or ``--one-host``. Ranks share GPUs where there are fewer, each as a node of its own. All are warmed
-up, and take turns. Time is the host's between two waits for the GPU, behind a barrier, the median
-of turns, of the rank that takes longest; and that of the GPU between events, where calls that do
-not wait are enqueued before it comes to them.
+bags of random ids, by memory of a fixed size and by sizes that are exact; sums, and the gradients
+of table and weights, are compared with those of ``torch.nn.functional.embedding_bag`` on the whole
+table, for several numbers of bags a rank, and sums have to repeat to the bit, also as a replayed
+graph. Torch's own way over several ranks is compared, too: ids sorted by owner, all-to-all,
+``index_select``, rows back, permuted and summed up, where fuscoc sums up at the owner. Nodes of a
+``--topology`` are several hosts for NCCL, or ``--one-host``. Ranks share GPUs where there are
+fewer, each as a node of its own. All are warmed up, and take turns. Time is the host's between two
+waits for the GPU, behind a barrier, the median of turns, of the rank that takes longest; and that
+of the GPU between events, where calls that do not wait are enqueued before it comes to them.
 """
 
 from __future__ import annotations

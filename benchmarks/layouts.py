@@ -152,9 +152,9 @@ def dealt(rows: int, columns: int, ranks: int, device: torch.device) -> Case:
     return Case(x, {}, own, own, x.nbytes // ranks * (ranks - 1), there, back)
 
 
-def pictures(rank: int, ranks: int, device: torch.device) -> Case:
+def pictures(rank: int, ranks: int, device: torch.device, count: int = 64) -> Case:
     """Pictures of one size, whole to ranks of their own; slots in the order of ranks, pictures."""
-    count, side, patch = 64, 1036, 14
+    side, patch = 1036, 14
     grid = side // patch
     x = torch.randint(256, (count * side * side, 3), dtype=torch.uint8, device=device)
     generator = torch.Generator().manual_seed(5)
@@ -223,9 +223,11 @@ def whole_cache(rank: int, ranks: int, device: torch.device) -> Case:
     return pages(rank, ranks, device, MOVES)
 
 
-def pages(rank: int, ranks: int, device: torch.device, num_pages: int = PAGES) -> Case:
+def pages(
+    rank: int, ranks: int, device: torch.device, num_pages: int = PAGES, moves: int = MOVES
+) -> Case:
     """Pages of a cache, each in all layers, dealt out to the ranks; others come back as 0."""
-    layers, moves, line = 32, MOVES, 65536
+    layers, line = 32, 65536
     cache = random_bytes(layers, num_pages, line, device=device)
     source = torch.randperm(num_pages, device=device)[:moves]
     to = torch.arange(moves, device=device) * ranks // moves
@@ -294,6 +296,16 @@ def flat(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
+def given(name: str, case: Case, shuffle: Shuffle) -> Tensor:
+    """The source of a case, as a dispatch takes it."""
+    if name in PARTS or name in ("vit", "vit_nchw", "vit_normalised"):
+        return case.source
+    x = shaped(case.source, shuffle, True)
+    if name in ("fft", "kv", "kv_whole", "kv_cache"):
+        return x.view(*case.source.shape[:2], *x.shape[1:])
+    return x.view(*case.source.shape[:2], -1) if name.startswith("ulysses") else x
+
+
 def measure(
     name: str,
     backend: str,
@@ -317,12 +329,7 @@ def measure(
         capacity=case.capacity,
         **options,
     ) as shuffle:
-        as_is = name in PARTS or name in ("vit", "vit_nchw", "vit_normalised")
-        x = case.source if as_is else shaped(case.source, shuffle, True)
-        if name in ("fft", "kv", "kv_whole", "kv_cache"):
-            x = x.view(*case.source.shape[:2], *x.shape[1:])
-        if name.startswith("ulysses"):
-            x = x.view(*case.source.shape[:2], -1)
+        x = given(name, case, shuffle)
         state, lent = {}, shuffle.engine.results  # None where results are their own
 
         def dispatch() -> None:

@@ -37,6 +37,7 @@ from fuscoc.testing import load_spec
 from fuscoc_runtime import Topology
 from fuscoc_runtime.comm.greeting import Greeting
 from fuscoc_runtime.comm.liveness import ProcessId
+from fuscoc_runtime.comm.nodes import Place, find_nodes
 from fuscoc_runtime.comm.requests import AllToAlls, StartGather
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import PlanContext, Points, plan_all, plan_rank, planner
@@ -210,7 +211,7 @@ def greetings(topology: Topology) -> float:
     said = [
         json.dumps(
             Greeting(
-                f"node-{topology.node(rank)}",
+                Place(f"node-{topology.node(rank)}", False, "there is no libnvidia-ml.so.1"),
                 ProcessId(f"node-{topology.node(rank)} " + 36 * "0", rank, "123456"),
                 16 * "0",
                 None,
@@ -221,7 +222,7 @@ def greetings(topology: Topology) -> float:
     ]
     started = time.process_time()
     heard = [Greeting.from_json(json.loads(each)) for each in said]
-    assert Topology.from_hosts([each.host for each in heard]) == topology
+    assert find_nodes([each.place for each in heard]).topology == topology
     return time.process_time() - started
 
 

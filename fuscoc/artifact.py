@@ -50,7 +50,7 @@ def artifact_files(
         if not isinstance(item.cuda, str):
             files |= {variant.file: variant.source.text for variant in item.cuda.variants}
         if not isinstance(item.node, str):
-            files[item.node.file] = item.node.text
+            files |= {each.file: each.text for each in item.node.all}
         if assembler is not None:
             binaries |= _cubins(item, assembler)
     manifest = build_manifest(spec, shuffles, files, assembler)

@@ -29,7 +29,7 @@ from fuscoc.pipeline import compile_to_ir
 from fuscoc.program import into_json, program_json
 from fuscoc.source import SourceFile
 
-SCHEMA = 13
+SCHEMA = 14
 NOT_LOWERED = "it was lowered without them"
 
 
@@ -147,7 +147,7 @@ def sha256(content: bytes) -> str:
 def _kernel_names(item: CompiledShuffle) -> list[str]:
     names = [kernel.read("sym_name") for kernel in ops_of(item.module, Kernel)]
     if not isinstance(item.node, str):
-        names += [kernel.name for kernel in item.node.kernels.values()]
+        names += [kernel.name for node in item.node.all for kernel in node.kernels.values()]
     return names
 
 
@@ -168,18 +168,19 @@ def _kernels(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> Iterab
         }
     if isinstance(item.node, str):
         return
-    for node_kernel in item.node.kernels.values():
-        yield {
-            "name": kernel_name(node_kernel.name),
-            "file": item.node.file,
-            "function": node_kernel.name,
-            "args": [
-                {"name": name, "kind": _kind(value), "value": value}
-                for name, value in node_kernel.parameters.items()
-            ],
-            "num_warps": node_kernel.num_warps,
-            "emits": [],
-        }
+    for node in item.node.all:
+        for node_kernel in node.kernels.values():
+            yield {
+                "name": kernel_name(node_kernel.name),
+                "file": node.file,
+                "function": node_kernel.name,
+                "args": [
+                    {"name": name, "kind": _kind(value), "value": value}
+                    for name, value in node_kernel.parameters.items()
+                ],
+                "num_warps": node_kernel.num_warps,
+                "emits": [],
+            }
 
 
 def _kind(value: str) -> str:
@@ -192,18 +193,20 @@ def _node(item: CompiledShuffle, kernel_name: Callable[[str], str]) -> dict[str,
     node = item.node
     if isinstance(node, str):
         return {"node": None, "node_note": node}
+    return {"node": _of_node(node, kernel_name), "node_note": None}
+
+
+def _of_node(node: NodeKernels, kernel_name: Callable[[str], str]) -> dict[str, Any]:
     return {
-        "node": {
-            "kernels": {role: kernel_name(kernel.name) for role, kernel in node.kernels.items()},
-            "tile_sources": node.tile_sources,
-            "padded_keys": node.padded_keys,
-            "key_block": node.key_block,
-            "partial_bytes": node.partial_bytes,
-            "places_results": node.places_results,
-            "tile": _counts(node.tile),
-            "pieces": None if node.pieces is None else asdict(node.pieces),
-        },
-        "node_note": None,
+        "kernels": {role: kernel_name(kernel.name) for role, kernel in node.kernels.items()},
+        "tile_sources": node.tile_sources,
+        "padded_keys": node.padded_keys,
+        "key_block": node.key_block,
+        "partial_bytes": node.partial_bytes,
+        "places_results": node.places_results,
+        "tile": _counts(node.tile),
+        "pieces": None if node.pieces is None else asdict(node.pieces),
+        "between": None if node.between is None else _of_node(node.between, kernel_name),
     }
 
 

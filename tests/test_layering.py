@@ -36,7 +36,7 @@ EXECUTING = (
 ROOMS = (
     (
         *("ccompiler.py", "dtypes.py", "errors.py", "files.py", "logs.py", "native.py"),
-        *("padding.py", "scalar.py", "topology.py", "trust.py"),
+        *("padding.py", "room.py", "scalar.py", "topology.py", "trust.py"),
     ),
     ("manifest",),
     ("reference.py",),

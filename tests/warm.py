@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,26 @@ DEVICE_KERNELS = {
     ("refuse", "refuse"): ("call", "ticket", "columns", "blocks"),
     ("hop", "acknowledge"): ("call",),
     ("hop", "tell"): ("told", "place"),
+    ("known", "again"): ("call", "number", "ticket"),
+    ("known", "agree"): ("call", "joins", "num_slots"),
+    ("known", "judge"): ("call",),
+    ("known", "tell"): (
+        "call",
+        "number",
+        "num_sources",
+        "fanout",
+        "weights",
+        "known",
+        "refuses",
+    ),
+    ("answer", "follow"): (
+        "call",
+        "num_sources",
+        "fanout",
+        "segments",
+        "known",
+        "own_sources",
+    ),
     ("answer", "announce"): ("call",),
     ("answer", "adopt"): ("call", "ticket", *ADOPTED[1:]),
     **{("flows", name): arguments for name, (arguments, _) in flow_carry.KERNELS.items()},
@@ -32,11 +53,11 @@ DEVICE_KERNELS = {
 """Device functions that are kernels by themselves, and what they take."""
 
 
-def warm(artifacts: Sequence[Path], arch: int = 90) -> list[str]:
-    """Compile the kernels of fixed capacity between nodes of these artifacts for sm_``arch``: those
-    of later artifacts first. What goes wrong with which."""
+def warm(artifacts: Sequence[Path], arch: int = 90, general: bool = False) -> list[str]:
+    """Compile the kernels between nodes of these artifacts for sm_``arch``, and those of the
+    ``general`` engine if asked to: those of later artifacts first. What goes wrong with which."""
     works: list[tuple[Any, str]] = [
-        (path, name) for path in reversed(artifacts) for name in sorted(_kernels(path))
+        (path, name) for path in reversed(artifacts) for name in sorted(_kernels(path, general))
     ]
     works += DEVICE_KERNELS
     with pool(partial(_pretend, arch)) as workers:
@@ -50,15 +71,19 @@ def pool(initializer: Callable[[], None] | None = None) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(os.cpu_count(), context, initializer)
 
 
-def _kernels(path: Path) -> set[str]:
+def _kernels(path: Path, general: bool) -> set[str]:
     artifact, names = load_artifact(path), set[str]()
-    for shuffle in artifact.manifest.shuffles:
+    ways = [[each, each.reply] if each.reply else [each] for each in artifact.manifest.shuffles]
+    for shuffle in chain.from_iterable(ways):
         assert shuffle.node is not None
-        kernels = shuffle.node.kernels
+        kernels = (shuffle.node.between or shuffle.node).kernels
         names |= {kernels[role] for role in kernels.keys() - INSIDE}
         packed_by = {each.value for each in artifact.kernels[kernels["pack"]].args}
         if "extent.ranks" not in packed_by:
             names.add(shuffle.program.relation.kernel)
+        if general:
+            of_nodes = {*kernels.values()}
+            names |= {name for name in artifact.kernels if name not in of_nodes}
     return names
 
 

@@ -85,7 +85,7 @@ def _of_pieces(
     variants, layout = [], None
     for number, op in enumerate(tiles):
         words = tuple(WordSizes(**each) for each in op.read("words"))
-        others = ("dispatch_warps", "combine_warps", "tile_bytes", "carried_bytes", "entry_group")
+        others = (size.name for size in fields(PieceSizes) if size.name != "words")
         sizes = PieceSizes(**{name: op.read(name) for name in others}, words=words)
         source, layout = print_pieces(module, shuffle, sizes, header)
         variants.append(_variant(shuffle, op, number, source))

@@ -82,6 +82,7 @@ def print_pieces(
             *_shape(shuffle, op, num_loops, sizes, alike),
             *(_sizes_of_boxes(layout) if alike is None else []),
             "",
+            *(_few(sizes.few_bytes) if sizes.few_bytes else []),
             *_relation(module, shuffle, op, pieces),
             "}  // namespace",
             "",
@@ -106,6 +107,11 @@ def print_pieces(
         kernels["combine"] = launch(sizes.combine_warps, back_bytes), back
         if alike is None:
             kernels["lend"] = kernels["dispatch"][0], "give_lent<Shape>"
+    if sizes.few_bytes:
+        few = launch(sizes.dispatch_warps, sizes.few_bytes)
+        kernels["dispatch_few"] = few, "move<Few, Relation>"
+        if shuffle.combine is not None:
+            kernels["lend_few"] = few, "give_lent<Few>"
     launches = {}
     for role, (sizes_of, body) in kernels.items():
         name = f"{shuffle.name}_{role}"
@@ -118,6 +124,14 @@ def print_pieces(
 def _headers(shuffle: CudaShuffle, alike: AlikeEntries | None) -> list[str]:
     there, back = ("move", "give_lent") if alike is None else ("entries", "entries_back")
     return [there, "refuse", *([back] if shuffle.combine is not None else [])]
+
+
+def _few(nbytes: int) -> Iterator[str]:
+    yield "struct Few : Shape {"
+    yield "  static constexpr bool few = true;"
+    yield f"  static constexpr int carried_bytes = {nbytes};"
+    yield "};"
+    yield ""
 
 
 def _sizes_of_boxes(layout: PieceLayout) -> Iterator[str]:
@@ -138,6 +152,7 @@ def _shape(
         "disjoint": op is None or bool(op.read("disjoint")),
         "apart": shuffle.apart,
         "every_rank": shuffle.every_rank,
+        "few": False,
     }
     constants: dict[str, int | None] = {
         "num_fields": len(fields),

@@ -48,8 +48,9 @@ TILE_BUFFERS = 5  # of a CTA: kSlots and kTurnedSlots of ring.cuh
 CARRIERS, CARRIED, CARRIED_BUFFER = 5, 3, 8192 + BULK_LINE
 # Of a dispatch whose runs fill buffers; back there are kCarriersBack of carry.cuh.
 MOST_CARRIERS = 7
-CARRIED_RUN = 2048  # bytes, at least: a bulk copy of fewer carries too little
-PIECE_STATIC_SHARED = 40 * 1024  # at most what headers of pieces declare,
+CARRIED_RUN = 2048  # bytes, at least: a bulk copy of fewer carries too little,
+FEW_CARRIED_RUN = 256  # but beside warps that copy: a buffer has no more runs than a warp lanes
+PIECE_STATIC_SHARED = 42 * 1024  # at most what headers of pieces declare,
 TURN_STATIC_SHARED = 14_208  # and where tiles are turned
 
 
@@ -78,13 +79,15 @@ class WordSizes:
 class PieceSizes:
     """Sizes of kernels that move pieces: CTAs of ``dispatch_warps`` or ``combine_warps`` warps,
     and `TILE_BUFFERS` of ``tile_bytes`` of shared memory, if any, or ``carried_bytes`` by way of
-    which bulk copies carry long runs. With an ``entry_group`` entries are short and alike, and a
-    warp takes so many at once, without either."""
+    which bulk copies carry long runs. Of few CTAs, which move less than a wire carries, those with
+    ``few_bytes`` have warps that carry beside others that copy. With an ``entry_group`` entries are
+    short and alike, and a warp takes so many at once, without any of these."""
 
     dispatch_warps: int
     combine_warps: int
     tile_bytes: int | None
     carried_bytes: int | None
+    few_bytes: int | None
     entry_group: int | None
     words: tuple[WordSizes, ...]
 
@@ -142,30 +145,31 @@ def choose_piece_sizes(
     words = tuple(WordSizes(field.name, unit_bytes(field)) for field in shuffle.leaving)
     oldest = TARGETS[-1]
     if shuffle.every_rank:
-        return ((oldest, PieceSizes(*EVERY_RANK_WARPS, None, None, entry_group, words)),)
+        return ((oldest, PieceSizes(*EVERY_RANK_WARPS, None, None, None, entry_group, words)),)
     if entry_group is not None or all(each.word_bytes == LINE_BYTES for each in words):
-        copied = oldest, PieceSizes(*PIECE_WARPS, None, None, entry_group, words)
-        if entry_group is not None or not all(map(_is_carried, shuffle.leaving)):
+        copied = oldest, PieceSizes(*PIECE_WARPS, None, None, None, entry_group, words)
+        if entry_group is not None or not all(map(_in_whole_lines, shuffle.leaving)):
             return (copied,)
-        fills = all(run_bytes(field) >= CARRIED_BUFFER - BULK_LINE for field in shuffle.leaving)
-        carriers = MOST_CARRIERS if fills else CARRIERS
-        carried_bytes = carriers * CARRIED * CARRIED_BUFFER
-        newest = TARGETS[0]
-        return (newest, PieceSizes(*PIECE_WARPS, None, carried_bytes, None, words)), copied
+        run = min(map(run_bytes, shuffle.leaving))
+        if run < FEW_CARRIED_RUN:
+            return (copied,)
+        fills = run >= CARRIED_BUFFER - BULK_LINE
+        nbytes = (MOST_CARRIERS if fills else CARRIERS) * CARRIED * CARRIED_BUFFER
+        carried, few = nbytes if run >= CARRIED_RUN else None, None if fills else nbytes
+        return (TARGETS[0], PieceSizes(*PIECE_WARPS, None, carried, few, None, words)), copied
     chosen = []
     for target in TARGETS:
         room = (target.shared_bytes - TURN_STATIC_SHARED) // TILE_BUFFERS
         tile_bytes = room // BULK_LINE * BULK_LINE
-        sizes = PieceSizes(TURNING_WARPS, TURNING_WARPS, tile_bytes, None, entry_group, words)
+        sizes = PieceSizes(TURNING_WARPS, TURNING_WARPS, tile_bytes, None, None, entry_group, words)
         chosen.append((target, sizes))
     return tuple(chosen)
 
 
-def _is_carried(field: CudaField) -> bool:
-    """Whether runs are long, and all that they lie in whole lines of bulk copies."""
+def _in_whole_lines(field: CudaField) -> bool:
+    """Whether runs, and all that they lie in, are whole lines of bulk copies."""
     run, cell = run_bytes(field), field.cell_elems * ITEM_BYTES[field.dtype]
-    whole = all(size % BULK_LINE == 0 for size in (run, cell, row_bytes(field)))
-    return whole and run >= CARRIED_RUN
+    return all(size % BULK_LINE == 0 for size in (run, cell, row_bytes(field)))
 
 
 def part_bytes(field: CudaField, num_passes: int) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import fuscoc
 from fuscoc.codegen.triton_expressions import wrapped
 
-HEADER = '''"""Kernels of shuffle ``{shuffle}`` in {spec} inside one node, by fuscoc {version}.
+HEADER = '''"""Kernels of shuffle ``{shuffle}`` in {spec} {where}, by fuscoc {version}.
 
 Every argument is an int64, a count or an address; docs/abi.md of fuscoc describes them.
 """
@@ -36,11 +36,14 @@ class NodeKernel:
     num_warps: int
 
 
-def print_header(shuffle: str, spec: str, modules: Iterable[str]) -> str:
+def print_header(
+    shuffle: str, spec: str, modules: Iterable[str], where: str = "inside one node"
+) -> str:
     """What a file begins with; ``modules`` are those of the runtime that it loads."""
     return HEADER.format(
         shuffle=shuffle,
         spec=spec,
+        where=where,
         version=fuscoc.__version__,
         modules="\n".join(f'{name} = load("{name}")' for name in modules),
     )

@@ -8,7 +8,7 @@ The relation is evaluated by the kernel that the passes make.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from fuscoc.codegen.cuda_pieces import PieceLayout
@@ -63,7 +63,8 @@ class NodeKernels:
     ``kernels`` are by role. A program of the planner takes ``tile_sources`` segments; the number of
     keys is padded to ``padded_keys``, and they are exchanged by ``key_block``. What goes back for a
     segment has ``partial_bytes``; with ``places_results`` it ends where the segment lies. Where
-    slots follow from pieces, kernels need memory as ``pieces`` says.
+    slots follow from pieces, kernels need memory as ``pieces`` says, and those ``between`` nodes
+    are others, which move rows one by one.
     """
 
     file: str
@@ -76,6 +77,12 @@ class NodeKernels:
     places_results: bool
     tile: TritonSizes | TritonPieceSizes
     pieces: PieceLayout | None = None
+    between: NodeKernels | None = None
+
+    @property
+    def all(self) -> tuple[NodeKernels, ...]:
+        """These, and those between nodes where they are others: each has a file."""
+        return (self,) if self.between is None else (self, self.between)
 
 
 def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> NodeKernels | None:
@@ -84,13 +91,28 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
     ``spec`` is the name of the spec's file; ``words`` are comment lines above kernels, by role.
     """
     nodes = ops_of(module, Node)
-    tiles = [tile for node in nodes for tile in ops_of(node, TritonTile, TritonPieceTile)]
-    if not tiles:
+    of_rows = [tile for node in nodes for tile in ops_of(node, TritonTile)]
+    if not of_rows:
         return None
     shuffle = node_shuffle(module)
-    if isinstance(tiles[0], TritonPieceTile):
-        return _of_pieces(module, shuffle, tiles[0], spec, words)
-    sizes = {size.name: tiles[0].read(size.name) for size in fields(TritonSizes)}
+    of_pieces = [tile for node in nodes for tile in ops_of(node, TritonPieceTile)]
+    by_rows = _of_rows(module, shuffle, of_rows[0], spec, words, only_between=bool(of_pieces))
+    if not of_pieces:
+        return by_rows
+    return replace(_of_pieces(module, shuffle, of_pieces[0], spec, words), between=by_rows)
+
+
+def _of_rows(
+    module: Any,
+    shuffle: CudaShuffle,
+    chosen: Any,
+    spec: str,
+    words: Mapping[str, Sequence[str]],
+    *,
+    only_between: bool,
+) -> NodeKernels:
+    """Kernels that move rows, or those of them that are used between nodes."""
+    sizes = {size.name: chosen.read(size.name) for size in fields(TritonSizes)}
     for rows in ("moved", "arriving", "summed"):
         sizes[rows] = tuple(PieceSizes(**each) for each in sizes[rows] or ())
     tile = TritonSizes(**sizes)
@@ -98,18 +120,19 @@ def triton_node(module: Any, spec: str, words: Mapping[str, Sequence[str]]) -> N
     packs = not shuffle.ragged and not is_strided(shuffle)
     evaluates = packs or tile.sorted_rows > 1
     relation = PointRelation(module, shuffle) if evaluates else None
-    printer = _Printer(shuffle, tile, words, relation)
+    printer = _Printer(shuffle, tile, words, relation, only_between)
     modules = [printer.planner, printer.dispatch_module]
     modules += [] if shuffle.given_slots else ["padding"]
     modules += ["vectors"] if relation is not None and "vectors." in relation.text else []
-    modules += ["combine"] if shuffle.combine is not None else []
+    modules += ["combine"] if shuffle.combine is not None and not only_between else []
     modules += ["plan"] if printer.sorts else []
     modules += ["slabs", "hop", *(["hop_back"] if shuffle.combine is not None else [])]
-    header = print_header(shuffle.name, spec, modules)
-    many = many_functions(shuffle, tile) if tile.tile_rows > 1 else []
+    where = ["between nodes"] if only_between else []
+    header = print_header(shuffle.name, spec, modules, *where)
+    many = many_functions(shuffle, tile) if tile.tile_rows > 1 and not only_between else []
     text = "\n\n".join([header, *many, *row_functions(shuffle, tile), *printer.texts()])
     return NodeKernels(
-        file=f"kernels/{shuffle.name}.node.py",
+        file=f"kernels/{shuffle.name}.{printer.where}.py",
         text=text,
         kernels=printer.printed,
         tile_sources=printer.tile_sources,
@@ -151,9 +174,13 @@ class _Printer:
         tile: TritonSizes,
         words: Mapping[str, Sequence[str]],
         relation: PointRelation | None,
+        only_between: bool,
     ) -> None:
-        """``relation``: what short rows are sorted by, or slabs are packed by, if they are."""
+        """``relation``: what short rows are sorted by, or slabs are packed by, if they are.
+        ``only_between`` nodes: inside one there are other kernels."""
         self.shuffle, self.tile, self.words, self.relation = shuffle, tile, words, relation
+        self.where = "rails" if only_between else "node"
+        self.only_between = only_between
         self.lanes = power_of_two(shuffle.fanout)
         self.tile_points = (tile.plan_points // self.lanes, self.lanes)
         self.sorts = tile.sorted_rows > 1
@@ -177,7 +204,9 @@ class _Printer:
             landed = self.plan(LANDED)
         else:
             planned = self.place() if self.shuffle.given_slots else self.plan(PLANNED)
-        inside = [*planned, self.dispatch(), *([self.combine()] if combines else [])]
+        inside = [*planned]
+        if not self.only_between:
+            inside += [self.dispatch(), *([self.combine()] if combines else [])]
         evaluated = [] if self.relation is None or self.sorts else [self.relation.text]
         across = [*landed, self.pack(), self.forward(), *(self.back() if combines else [])]
         return [*inside, *evaluated, *across]
@@ -436,7 +465,7 @@ class _Printer:
         every = {"call": "call", "num_sources": "num_sources", **parameters}
         moves_rows = name in ROW_KERNELS
         warps = self.tile.row_warps if moves_rows else self.tile.plan_warps
-        full = f"{self.shuffle.name}_node_{name}"
+        full = f"{self.shuffle.name}_{self.where}_{name}"
         self.printed[name] = NodeKernel(full, every, warps)
         # Others go as tuples, or by name.
         passed = [k for k, value in every.items() if k == value and k not in constants]

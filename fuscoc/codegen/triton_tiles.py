@@ -25,6 +25,9 @@ CHAINED = LANES * 4
 """Entries that a program looks at at once, to find those that follow each other."""
 PART_BYTES = MAX_WARPS * LANES * BYTES_PER_LANE
 PLAN_POINTS, PLAN_WARPS, PLAN_KEYS = 128, 4, 8
+GIVEN_BYTES, LEAST_GIVEN = 2 << 20, 2
+"""Where slots are given, a program plans so many bytes of rows, or segments: slabs between nodes
+have places for whole tiles, and nothing is compared."""
 PLAN_COUNTS = 4096
 """Counts of keys that a program holds in registers, and that tiles of one program share memory for
 if there are more."""
@@ -109,9 +112,10 @@ def power_of_two(least: int) -> int:
     return 1 << (least - 1).bit_length()
 
 
-def choose_triton_sizes(shuffle: CudaShuffle) -> TritonSizes:
+def choose_triton_sizes(shuffle: CudaShuffle, *, one_by_one: bool = False) -> TritonSizes:
     """A program of the planner compares all points of its tile with each other; one that moves rows
-    holds a part of all fields in registers: words of a copy, elements of a cast or of a sum."""
+    holds a part of all fields in registers: words of a copy, elements of a cast or of a sum. Rows
+    may have to move ``one_by_one``, however short they are."""
     blocks = {cast.field: cast.block or 1 for cast in shuffle.casts}
     keys = power_of_two(shuffle.num_columns)
     whole = max(sum(map(row_bytes, fields)) for fields in (shuffle.fields, shuffle.leaving))
@@ -131,9 +135,12 @@ def choose_triton_sizes(shuffle: CudaShuffle) -> TritonSizes:
         if cast.scales and cast.block
     }
     moved = _moved(leaving, cuts, parts)
-    tile_rows = rows_at_once(shuffle, moved)
+    tile_rows = 1 if one_by_one else rows_at_once(shuffle, moved)
     is_sorted = sorts(shuffle, tile_rows)
-    points, warps, exchanged = max(PLAN_POINTS, power_of_two(shuffle.fanout)), PLAN_WARPS, PLAN_KEYS
+    points, warps, exchanged = PLAN_POINTS, PLAN_WARPS, PLAN_KEYS
+    if shuffle.given_slots:
+        points = min(points, max(power_of_two(GIVEN_BYTES // whole + 1) // 2, LEAST_GIVEN))
+    points = max(points, power_of_two(shuffle.fanout))
     if is_sorted:
         points, warps, exchanged = COUNTED_POINTS, COUNT_WARPS, COUNTED_KEYS
     return TritonSizes(

@@ -208,19 +208,29 @@ def defined(scope, name):
 
 
 def _definitions(scope):
-    for region in scope.operation.regions:
-        for block in region:
-            for op in block:
-                symbol = op.operation.attributes.get("sym_name", None)
-                if isinstance(symbol, ir.StringAttr):
-                    yield symbol.value, op.operation
+    for op in standing_in(scope):
+        symbol = op.attributes.get("sym_name", None)
+        if isinstance(symbol, ir.StringAttr):
+            yield symbol.value, op.operation
+
+
+def standing_in(scope):
+    """The operations directly inside the regions of ``scope``, in order."""
+    known = _memory.inside
+    if known is not None and scope in known:
+        return known[scope]
+    found = [op for region in scope.operation.regions for block in region for op in block]
+    if known is not None:
+        known[scope] = found
+    return found
 
 
 class _Memory(threading.local):
     """What a thread knows already; others compile modules of their own meanwhile."""
 
     def __init__(self):
-        self.symbols = None  # by scope, while a module that nobody changes is verified
+        # By scope, while a module that nobody changes is verified.
+        self.symbols, self.inside = None, None
         self.values, self.checked = {}, set()  # what attributes read as; those found legal
         self.remembers = False
 
@@ -244,12 +254,12 @@ def attributes_remembered() -> Iterator[None]:
 
 
 def verify(module: Any) -> None:
-    """Verify a module; raises ``ir.MLIRError``. Scopes are searched for their symbols once."""
-    _memory.symbols = {}
+    """Verify a module; raises ``ir.MLIRError``. What stands in a scope is looked up once."""
+    _memory.symbols, _memory.inside = {}, {}
     try:
         module.operation.verify()
     finally:
-        _memory.symbols = None
+        _memory.symbols = _memory.inside = None
 
 
 class Record(Attr):

@@ -17,6 +17,7 @@ from fuscoc.dialect.attrs import (
     defined,
     encode_named,
     resolve,
+    standing_in,
 )
 from fuscoc.dialect.fsc import Fsc
 from fuscoc.dialect.mlir import ir
@@ -49,6 +50,8 @@ class Op(Fsc.Operation):
         operands = {name: own[name] for name in own if name not in inferred}
         cls.__annotations__ = {**operands, **required, **inferred}
         super().__init_subclass__(**kwargs)
+        if "check_regions" in vars(cls):  # others are not asked, for every operation and pass
+            cls.verify_region_invariants = cls._verify_regions
 
     @classmethod
     def build(cls, *operands: Any, loc: Any = None, ip: Any = None, **values: Any) -> Any:
@@ -86,7 +89,7 @@ class Op(Fsc.Operation):
             VerifyError: there is no such array or element.
         """
         try:
-            return self.attrs[name].element.decode(self.attributes[name][position])
+            return decode_named(self.attributes[name][position], self.attrs[name].element)
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise VerifyError(f"needs another '{name}' of {self.operation.name}") from error
 
@@ -106,7 +109,7 @@ class Op(Fsc.Operation):
         return cls._verified(op, cls._check_all)
 
     @classmethod
-    def verify_region_invariants(cls, op):
+    def _verify_regions(cls, op):
         return cls._verified(op, cls.check_regions)
 
     @classmethod
@@ -175,5 +178,4 @@ def ops_of(parent: Any, *classes: Any) -> list[Any]:
 
     A list, so that the caller may erase or insert operations on the way.
     """
-    regions = parent.operation.regions
-    return [op for region in regions for block in region for op in block if isinstance(op, classes)]
+    return [op for op in standing_in(parent) if isinstance(op, classes)]

@@ -4,6 +4,8 @@ The bindings come from the ``torch-mlir`` wheel, the only one on PyPI whose upst
 define a new dialect from Python; it brings no torch along.
 """
 
+from typing import Any
+
 try:
     from torch_mlir import ir
     from torch_mlir._mlir_libs._mlir import globals as bindings
@@ -19,4 +21,11 @@ except ImportError as error:
 # Without a place to find it they would search again at every access to an operation.
 bindings.append_dialect_search_prefix("fuscoc.dialect")
 
-__all__ = ["PassManager", "arith", "ext", "ir"]
+__all__ = ["arith", "ext", "ir", "run_upstream"]
+
+
+def run_upstream(names: str, module: Any) -> None:
+    """Run passes of MLIR's own. What they leave is verified as what any other pass leaves."""
+    passes = PassManager.parse(f"builtin.module({names})")
+    passes.enable_verifier(False)
+    passes.run(module.operation)

@@ -31,7 +31,8 @@ class Node(Op, name="node", traits=[ir.NoTerminatorTrait]):
     """A dispatch inside one node and, where it comes back, its way back.
 
     It holds what its kernels do, in order (``fuscoc.dialect.fused``), and the sizes that they are
-    made with. ``printers`` says which kinds of kernels there are, until choose-tiles has done so.
+    made with; where slots follow from pieces, Triton's have both tiles, as rows cross nodes.
+    ``printers`` says which kinds of kernels there are, until choose-tiles has done so.
 
     ::
 
@@ -64,7 +65,8 @@ class Node(Op, name="node", traits=[ir.NoTerminatorTrait]):
         several = len({type(tile) for tile in others}) != len(others)
         if len(set(archs)) != len(archs) or several:
             raise VerifyError("must not have two tiles for the same kernels")
-        if ops_of(op, CudaTile, TritonTile) and ops_of(op, NodePieces):
+        has_pieces = bool(ops_of(op, NodePieces))
+        if has_pieces and (ops_of(op, CudaTile) or len(others) == 1):
             raise VerifyError("needs tiles of pieces where slots follow from these")
         if ("printers" in op.attributes) == bool(archs or others):
             raise VerifyError("needs the attribute 'printers' exactly until tiles are chosen")

@@ -32,7 +32,8 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
     """CUDA kernels that move pieces, for GPUs from ``arch`` on: CTAs of ``dispatch_warps`` and of
     ``combine_warps`` warps, which read fields in ``words``. Where these are narrow, a CTA has
     buffers of ``tile_bytes`` in shared memory, in which all warps but a few turn tiles; long runs
-    are carried by way of ``carried_bytes`` there. Of short entries that are alike, or rows that are
+    are carried by way of ``carried_bytes`` there, or by a few CTAs of ``few_bytes``, beside warps
+    that copy. Of short entries that are alike, or rows that are
     given slots, a warp takes ``entry_group`` at once.
 
     ``"fsc.cuda_piece_tile"() {arch = "sm_80", combine_warps = 24 : i64, dispatch_warps = 28 : i64,
@@ -45,6 +46,7 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
         combine_warps=Integer(1),
         tile_bytes=Integer(BUFFER_ALIGN, optional=True),
         carried_bytes=Integer(CARRIED * CARRIED_BUFFER, optional=True),
+        few_bytes=Integer(CARRIED * CARRIED_BUFFER, optional=True),
         entry_group=Integer(1, optional=True),
         words=Array(Record({"field": Text(), "word_bytes": Unit(1)})),
     )
@@ -71,14 +73,14 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
             if any(op.read(leg) <= helpers for leg, helpers in TURN_HELPERS.items()):
                 raise VerifyError(f"needs warps that turn tiles, beside {TURN_HELPERS}")
         (target,) = (each for each in TARGETS if each.arch == op.read("arch"))
-        carried_bytes = op.read("carried_bytes")
-        if carried_bytes is not None:
+        carried = [op.read(name) or 0 for name in ("carried_bytes", "few_bytes")]
+        if any(carried):
             if tile_bytes is not None or group is not None:
                 raise VerifyError("must not carry runs beside 'tile_bytes' or an 'entry_group'")
-            if carried_bytes % (CARRIED * CARRIED_BUFFER):
+            if any(nbytes % (CARRIED * CARRIED_BUFFER) for nbytes in carried):
                 raise VerifyError(f"needs {CARRIED} buffers of {CARRIED_BUFFER} bytes a warp")
         tiles = TILE_BUFFERS * (tile_bytes or 0)
-        needed = tiles + (carried_bytes or 0)
+        needed = tiles + max(carried)
         needed += TURN_STATIC_SHARED if tiles else PIECE_STATIC_SHARED
         if needed > target.shared_bytes:
             room = target.shared_bytes

@@ -1,7 +1,8 @@
-"""What the Triton kernels of fixed capacity take of a rank: its window and, between nodes, slabs;
-and the same for the rows of a reply.
+"""What the Triton kernels of fixed capacity that move rows take of a rank: its window and, between
+nodes, slabs; and the same for the rows of a reply.
 
-Formulae of ``max_sources``, as ``segments``. Every part begins at a multiple of ``ALIGNMENT``.
+Formulae of ``max_sources``, as ``segments``, and of the ``capacity`` of a dense target whose length
+only calls say. Every part begins at a multiple of ``ALIGNMENT``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from fuscoc.explain.formula import (
     RANKS,
     Formula,
     Product,
+    Symbol,
     arithmetic,
     least,
     product,
@@ -27,13 +29,13 @@ from fuscoc_runtime.engine.node.slabs import (
     HEADER_BYTES,
     POINT_BYTES,
     STEP,
-    most_keys,
     num_columns,
     places_step,
     room_for_places,
     table_bytes,
 )
-from fuscoc_runtime.engine.node.state import ALIGNMENT, MAX_RANKS, Limits
+from fuscoc_runtime.engine.node.state import ALIGNMENT, Limits
+from fuscoc_runtime.engine.sizes import fixed_length
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
@@ -60,11 +62,9 @@ class Part:
 def window(
     shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, segments: Formula
 ) -> tuple[Part, ...]:
-    """What other ranks of the node store into, largest parts first; of a packed target."""
+    """What other ranks of the node store into, largest parts first."""
     segments = _whole_rows(shuffle, segments)
-    ranks, nodes = topology.ranks_per_node, topology.num_nodes
-    known = {NODES.name: nodes, PER_NODE.name: ranks, RANKS.name: topology.num_ranks}
-    slots = with_values(target_slots(shuffle, segments), known)
+    slots = _slots(shuffle, topology, segments)
     parts = [*_window(shuffle, node, topology, segments, slots)]
     if (reply := shuffle.reply) is not None and reply.node is not None:
         answered = _answered(shuffle, node, topology, segments)
@@ -93,9 +93,11 @@ def _slabs(
     places = _places(shuffle, node, segments)
     # Before each point, of its key and, for a compact target, of its rank; then tile by tile.
     per_point = COUNT_BYTES * shuffle.program.fanout
-    counted = [product(places, per_point)] * (1 + shuffle.program.is_compact)
-    tiles = arithmetic("/", places, node.tile_sources)
-    counted.append(product(tiles, COUNT_BYTES * num_columns(shuffle, topology)))
+    counted = list[Formula]()
+    if shuffle.program.target.kind == "packed":
+        counted = [product(places, per_point)] * (1 + shuffle.program.is_compact)
+        tiles = arithmetic("/", places, node.tile_sources)
+        counted.append(product(tiles, COUNT_BYTES * num_columns(shuffle, topology)))
     if table := table_bytes(shuffle):
         counted.append(table)
     rows = (_rounded(product(places, each.num_elems * ITEM_BYTES[each.dtype])) for each in target)
@@ -152,7 +154,7 @@ def _window(
         yield Part(
             "rows", f"`{each.name}`, {row_bytes:,} bytes for a row", product(num_rows, row_bytes)
         )
-    if "combine" in node.kernels and ranks > 1:
+    if node.combines and ranks > 1:
         use = f"sums of another rank for every segment, {node.partial_bytes:,} bytes"
         staged: Formula = segments
         if nodes > 1:
@@ -164,9 +166,14 @@ def _window(
     yield Part("points", "slots and weights of every point, for every handle", points, ENTRIES)
     if program.is_compact:
         yield Part("row index", "the row of every slot", product(slots, 8), ENTRIES)
-    columns = most_keys(shuffle, topology) + MAX_RANKS * program.is_compact
+    if program.target.kind == "dense":
+        yield Part("claims", "calls that have filled a slot", product(slots, 4), ENTRIES)
+        columns, told = 1, "slots"
+    else:
+        columns = num_columns(shuffle, topology)
+        told = f"rows of {columns} keys"
     counts = product(2 * ranks * nodes * (columns + 1), 4)
-    yield Part("counts", f"rows of {columns} keys from every rank", counts)
+    yield Part("counts", f"{told} from every rank", counts)
     if table_bytes(shuffle):
         yield Part(
             "tables", "what each rank has of the one that places keys", 2 * ranks * nodes * 8
@@ -177,6 +184,15 @@ def _window(
     yield Part("flags", "or sums, with the call,", product(sources, 8))
     kinds = 2 if nodes == 1 else 3
     yield Part("flags", "begun and refused combines", ranks * 8, kinds * ENTRIES)
+
+
+def _slots(shuffle: ShuffleSpec, topology: Topology, segments: Formula) -> Formula:
+    """Slots that a rank has room for."""
+    ranks = topology.num_ranks
+    if shuffle.program.target.kind == "dense":
+        return fixed_length(shuffle, ranks) or Symbol("capacity", "capacity")
+    known = {NODES.name: topology.num_nodes, PER_NODE.name: topology.ranks_per_node}
+    return with_values(target_slots(shuffle, segments), known | {RANKS.name: ranks})
 
 
 def _places(shuffle: ShuffleSpec, node: NodeSpec, segments: Formula) -> Formula:

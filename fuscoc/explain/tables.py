@@ -297,15 +297,15 @@ def _reply_buffers(shuffle: ShuffleSpec, values: Mapping[str, int]) -> list[Tabl
 def _fixed(
     shuffle: ShuffleSpec, values: Mapping[str, int], topology: Topology | None
 ) -> list[Table]:
-    """Memory of a fixed capacity, where the Triton kernels have it, and slots are assigned."""
-    if topology is None or shuffle.program.target.kind != "packed":
+    """Memory of a fixed capacity, where the Triton kernels have it, and rows are moved."""
+    if topology is None:
         return []
     segments = with_values(facts.num_segments(shuffle), values)
     if not isinstance(segments, int):
         segments = Symbol("max_sources", "max_sources")
     best = next(each.name for each in backends(shuffle, topology) if each.usable)
     node = choose_triton(shuffle, topology, segments if isinstance(segments, int) else 1)
-    if isinstance(node, str) or best not in TRITON_FIXED:
+    if isinstance(node, str) or node.pieces is not None or best not in TRITON_FIXED:
         return []
     title = f"Memory of a rank with `max_sources` on {topology}, by the Triton kernels"
     table = titled_table(title, ["part", "of"], ["bytes"])

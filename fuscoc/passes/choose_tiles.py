@@ -36,5 +36,5 @@ def run(module: Any) -> None:
             if "triton" in printers and pieces:
                 sizes = choose_triton_piece_sizes(shuffle, are_alike=alike is not None)
                 TritonPieceTile.build(**asdict(sizes))
-            elif "triton" in printers:
-                TritonTile.build(**asdict(choose_triton_sizes(shuffle)))
+            if "triton" in printers:  # of pieces, for rows that cross nodes
+                TritonTile.build(**asdict(choose_triton_sizes(shuffle, one_by_one=bool(pieces))))

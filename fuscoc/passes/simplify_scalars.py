@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuscoc.dialect.mlir import PassManager
+from fuscoc.dialect.mlir import run_upstream
 
 
 def run(module: Any) -> None:
-    PassManager.parse("builtin.module(canonicalize,cse)").run(module.operation)
+    run_upstream("canonicalize,cse", module)

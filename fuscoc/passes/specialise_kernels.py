@@ -17,7 +17,7 @@ from fuscoc.dialect.into import Into
 from fuscoc.dialect.l0 import Shuffle, shuffle_of
 from fuscoc.dialect.l2 import Descriptors, GatherSend, Reduce, ScatterRecv
 from fuscoc.dialect.l3 import Launch
-from fuscoc.dialect.mlir import PassManager, ir
+from fuscoc.dialect.mlir import ir, run_upstream
 from fuscoc.dialect.path import Path
 
 # How kernels are called, by the ends of a step.
@@ -54,7 +54,7 @@ def run(module: Any) -> None:
                 launch = _specialise(module, shuffle, step)
             step.done.replace_all_uses_with(launch.done)
             step.operation.erase()
-    PassManager.parse("builtin.module(cse)").run(module.operation)
+    run_upstream("cse", module)
 
 
 def _specialise(module: Any, shuffle: Any, step: Any) -> Any:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fuscoc_runtime.engine.node import pieces
 from fuscoc_runtime.engine.node.pieces import PiecesNode
 from fuscoc_runtime.engine.node.state import Trouble
 from tests.cuda import dense_run
@@ -124,6 +125,22 @@ def test_lent_results(
         return wrong + [each for each in all_calls(run) if "Trouble" not in each]
 
     with emulated_ranks(num_ranks, arch) as world:
+        assert world.run(calls) == []
+
+
+@pytest.mark.parametrize("case", ["ulysses_in_parts", "redistribute_long_rows"])
+def test_few_ctas(case: str, dense: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of whose warps carry while others copy."""
+    monkeypatch.setattr(pieces, "SMALL_CALL", 0)
+    folder = dense(case)
+
+    def calls() -> list[str]:
+        run = dense_run.Run(folder, case, HOST, range(2), lends=True)
+        assert isinstance(run.dense.node, PiecesNode)
+        assert len(run.dense.node._few) == 2, "a dispatch and one that lends"
+        return all_calls(run)
+
+    with emulated_ranks(2, 90) as world:
         assert world.run(calls) == []
 
 

@@ -422,6 +422,15 @@ def test_tiles_of_pieces(old: str, new: str, reason: str) -> None:
     assert reason in error_of(edited(text, (old, new)))
 
 
+@pytest.mark.parametrize("name", ["triton_tile", "triton_piece_tile"])
+def test_pieces_and_rows_have_tiles(name: str) -> None:
+    """The ones inside a node, the others between nodes."""
+    text = compile_to_ir(checked_example("vit_patches"), after="choose-tiles").text
+    (tile,) = (line for line in text.splitlines() if f'"fsc.{name}"' in line)
+    reason = "needs tiles of pieces where slots follow from these"
+    assert NODE + reason in error_of(edited(text, (f"{tile}\n", "")))
+
+
 def test_what_is_fused_twice() -> None:
     text = at_the_end(module("fuse-node"), EMPTY)
     assert NODE + "must be the only one of its module" in error_of(text)

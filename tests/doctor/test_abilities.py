@@ -7,15 +7,20 @@ from typing import Any
 
 import pytest
 
+from fuscoc_runtime.comm.nvml import NO_CLUSTER
 from fuscoc_runtime.doctor.abilities import Found, Machine, abilities
 
 H100 = {"capability": [9, 0], "shared_bytes": 227 << 10}
 L4 = {"capability": [8, 9], "shared_bytes": 99 << 10}
 A100 = {"capability": [8, 0], "shared_bytes": 163 << 10}
 V100 = {"capability": [7, 0], "shared_bytes": 96 << 10}
+OF_ONE_HOST = {"state": "completed", "cluster": NO_CLUSTER, "problem": "of one host"}
+ANY = {"name": "GPU", "num_sms": 1, "memory_bytes": 1, "fabric": OF_ONE_HOST}
 ETHERNET = {"name": "eth0", "state": "up", "mbit_per_s": 10000}
 LOOPBACK = {"name": "lo", "state": "unknown", "mbit_per_s": None}
 RDMA = {"name": "mlx5_0", "port": 1, "state": "4: ACTIVE", "rate": "400 Gb/sec (4X NDR)"}
+
+NODE = "gpus_of_one_node"
 
 GOOD: dict[str, Any] = {
     "torch": {"cuda": "13.0", "gloo": True, "nccl": "2.28.9"},
@@ -41,7 +46,7 @@ def gpus(*kinds: Mapping[str, Any], apart: tuple[int, int] | None = None) -> dic
         peers = [peer for peer in range(len(kinds)) if peer != index]
         if apart and index in apart:
             peers = [peer for peer in peers if peer not in apart]
-        devices.append({"name": "GPU", "num_sms": 1, "memory_bytes": 1, "peers": peers, **kind})
+        devices.append({**ANY, "peers": peers, **kind})
     return {"driver": "580", "device_files": ["nvidia0"], "problem": None, "devices": devices}
 
 
@@ -74,6 +79,19 @@ def test_a_node_of_gpus_has_everything() -> None:
     able = found(gpus=gpus(H100, H100), network={"rdma_devices": [RDMA]})
     assert states(able) == ["ready"] * 6
     assert able["network"][1].startswith("RDMA by mlx5_0; nvidia_peermem is not loaded")
+
+
+def test_nodes_that_span_hosts() -> None:
+    domain = {"state": "completed", "cluster": "0f" * 16, "clique": 3, "problem": None}
+    refused = {**domain, "problem": "does nvidia-imex run?"}
+    for fabrics, note in (
+        ((domain, domain), "with those of other hosts that have the same cluster and clique"),
+        ((domain, refused), "with those of other hosts not, for all their NVLink domain: "),
+        ((OF_ONE_HOST, OF_ONE_HOST), ""),
+    ):
+        state, said = found(gpus=gpus(*({**H100, "fabric": each} for each in fabrics)))[NODE]
+        assert (state, said.startswith(note), bool(said)) == ("ready", True, bool(note))
+    assert "does nvidia-imex run?" in found(gpus=gpus(*[{**H100, "fabric": refused}] * 2))[NODE][1]
 
 
 def test_without_the_compiler_artifacts_still_run() -> None:

@@ -19,6 +19,8 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from fuscoc_runtime.errors import FuscoRuntimeError
 
 PATIENCE_SECONDS = 120
+SECONDS_A_RANK = 5
+"""Where so many share a few cores that it takes longer."""
 IMPORTED = ["tests.engine.imported"]
 """By the server that ranks are forked from, when the first of them start."""
 
@@ -35,9 +37,13 @@ class RemoteError(Exception):
 
 
 class Pool:
-    """``num_ranks`` processes on the CPU. The parent hosts the store."""
+    """``num_ranks`` processes on the CPU. The parent hosts the store.
 
-    def __init__(self, num_ranks: int) -> None:
+    There is a group of the first n ranks for any n, or only for some ``sizes``: each takes a
+    connection between any two of its ranks.
+    """
+
+    def __init__(self, num_ranks: int, sizes: Sequence[int] = ()) -> None:
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._store = store
         context = multiprocessing.get_context("forkserver")
@@ -46,7 +52,8 @@ class Pool:
         self.processes = []
         for rank in range(num_ranks):
             here, there = context.Pipe()
-            arguments = (there, rank, num_ranks, store.port, dict(os.environ))
+            made = sizes or range(1, num_ranks + 1)
+            arguments = (there, rank, num_ranks, made, store.port, dict(os.environ))
             process = context.Process(target=_serve, args=arguments)
             process.start()
             there.close()
@@ -75,7 +82,8 @@ class Pool:
             process.join()
 
     def _receive(self, rank: int) -> Any:
-        process, deadline = self.processes[rank], time.monotonic() + PATIENCE_SECONDS
+        process = self.processes[rank]
+        deadline = time.monotonic() + _patience(len(self.processes))
         try:
             while not self._pipes[rank].poll(0.05):
                 assert time.monotonic() < deadline, f"rank {rank} hangs"
@@ -85,15 +93,24 @@ class Pool:
             return Died(process.exitcode)
 
 
+def _patience(num_ranks: int) -> int:
+    return max(PATIENCE_SECONDS, SECONDS_A_RANK * num_ranks)
+
+
 def _serve(
-    pipe: Connection, rank: int, num_ranks: int, port: int, environment: dict[str, str]
+    pipe: Connection,
+    rank: int,
+    num_ranks: int,
+    sizes: Sequence[int],
+    port: int,
+    environment: dict[str, str],
 ) -> None:
     os.environ.update(environment)  # the server has that of the first pool
     torch.set_num_threads(1)
-    limit = timedelta(seconds=PATIENCE_SECONDS)
+    limit = timedelta(seconds=_patience(num_ranks))
     store = PrefixStore("job", TCPStore("127.0.0.1", port, timeout=limit))
     dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks, timeout=limit)
-    groups = {n: dist.new_group(list(range(n)), timeout=limit) for n in range(1, num_ranks + 1)}
+    groups = {n: dist.new_group(list(range(n)), timeout=limit) for n in sizes}
     while True:
         try:
             function, members, arguments = pipe.recv()

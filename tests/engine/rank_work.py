@@ -176,9 +176,13 @@ def open_each(group: Any, *each: tuple[str, dict[str, Any]]) -> None:
     Shuffle(artifact, group=group, **options)
 
 
-def describe(group: Any, artifact: str) -> str:
-    """The nodes as found out from the hosts."""
-    return repr(Shuffle(artifact, group=group))
+def describe(group: Any, artifact: str) -> tuple[str, str]:
+    """The nodes as found out from the hosts, and how."""
+    shuffle = Shuffle(artifact, group=group)
+    dispatch_some(shuffle, 3, 0)
+    stats = shuffle.stats()
+    assert stats is not None
+    return repr(shuffle), stats.nodes
 
 
 def communicate(group: Any, num_ranks: int) -> None:

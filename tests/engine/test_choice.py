@@ -20,7 +20,6 @@ from fuscoc_runtime.engine.node.flow_rails import have_ways
 from fuscoc_runtime.engine.node.rings import HandleRings
 from fuscoc_runtime.engine.node.state import (
     BAD_KEYS,
-    MAX_RANKS,
     PAGE_WORDS,
     STATE_WORDS,
     Limits,
@@ -51,6 +50,7 @@ from fuscoc_runtime.face.choice import (
 from fuscoc_runtime.manifest.decode import decode
 from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import Manifest, ShuffleSpec
+from fuscoc_runtime.room import LEAST
 from fuscoc_runtime.topology import Topology
 from tests.artifact.test_manifest import compiled
 from tests.engine.specs import GRID, artifact
@@ -126,7 +126,7 @@ def test_reasons(
     ("name", "topology", "reason"),
     [
         ("moe", Topology(2, 4), "2 nodes"),
-        ("moe", Topology(1, 16), "16 ranks"),
+        ("moe", Topology(1, 144), "144 ranks"),
         ("repeating", NODE, "dedup"),
     ],
 )
@@ -142,9 +142,9 @@ def test_reasons_for_no_triton_kernels_of_one_node(
 @pytest.mark.parametrize(
     ("name", "topology", "most", "reason"),
     [
-        ("static", Topology(2, 4), 8, "pieces"),
+        ("static", Topology(2, 4), 16384, "bytes to other nodes"),
         ("repeating", Topology(2, 4), 8, "dedup"),
-        ("moe", Topology(2, 9), 8, "9 ranks"),
+        ("moe", Topology(2, 144), 8, "144 ranks"),
         ("moe", Topology(2, 4), 8192, "118490112 bytes to other nodes"),
         ("moe", Topology(9, 4), 1024, "bytes to other nodes"),
     ],
@@ -155,7 +155,7 @@ def test_reasons_for_no_fixed_capacity_between_nodes(
     chosen = choose_triton(spec(name), topology, most)
     assert isinstance(chosen, str)
     assert reason in chosen
-    for held in (Topology(2, 4), Topology(128, 8)):
+    for held in (Topology(2, 4), Topology(128, 8), Topology(2, 72)):
         assert choose_triton(spec("moe"), held, 16) == spec("moe").node
     assert choose_triton(spec("moe"), Topology(2, 4), 4096) == spec("moe").node
 
@@ -166,8 +166,8 @@ def test_reasons_for_no_fixed_capacity_between_nodes(
         ({"gpu": None}, "take longer"),
         ({"traces": True}, "traced"),
         ({"num_programs": 8}, "num_programs"),
-        ({"topology": Topology(2, 4), "shuffle": "bounded"}, "capacity"),
-        ({"topology": Topology(2, 9)}, "9 ranks"),
+        ({"topology": Topology(2, 144)}, "144 ranks"),
+        ({"topology": Topology(2, 16), "shuffle": "balanced"}, "hosts' plan"),
         ({"shuffle": "repeating"}, "dedup"),
         ({"shuffle": "static"}, "made once"),
         ({"shuffle": "ragged"}, "pieces"),
@@ -215,7 +215,7 @@ def test_what_replies_leave_to_the_general_engine() -> None:
     assert "compact" in str(choose_exact(compact, NODE, HOPPER, False, None))
     topology = Topology(2, 4)
     assert choose_triton(plain, topology, 8) == plain.node
-    assert "a reply" in str(choose_exact(plain, topology, HOPPER, False, None))
+    assert choose_exact(plain, topology, HOPPER, False, None) == plain.node
     # Slabs of 12-byte queries would not be too large, those of their answers are.
     wide = artifact(QUERIES.replace("ALIGN", "").replace("y : f32[2]", "y : f32[2000]")).shuffle()
     assert choose_triton(wide, topology, 8000) == wide.node
@@ -224,11 +224,23 @@ def test_what_replies_leave_to_the_general_engine() -> None:
     assert "more than" in said
 
 
-def test_given_slots_between_nodes_have_a_fixed_capacity_alone() -> None:
-    shuffle, topology = artifact(GRID).shuffle(), Topology(2, 4)
-    assert choose_triton(shuffle, topology, 8) == shuffle.node
-    assert choose_exact(shuffle, NODE, HOPPER, False, None) == shuffle.node
-    assert "too late" in str(choose_exact(shuffle, topology, HOPPER, False, None))
+@pytest.mark.parametrize("topology", [NODE, Topology(2, 4)])
+def test_what_one_node_may_refuse_for_all_has_kernels(topology: Topology) -> None:
+    """Slots that are given, and those of a limited capacity."""
+    for shuffle in (artifact(GRID).shuffle(), spec("bounded")):
+        assert choose_triton(shuffle, topology, 8) == shuffle.node
+        assert choose_exact(shuffle, topology, HOPPER, False, None) == shuffle.node
+
+
+@pytest.mark.parametrize("name", ["static", "ragged"])
+def test_pieces_move_by_rows_between_nodes(name: str) -> None:
+    shuffle, topology = spec(name), Topology(2, 4)
+    assert shuffle.node is not None
+    assert shuffle.node.pieces is not None
+    assert shuffle.node.between is not None
+    assert choose_triton(shuffle, NODE, 8) == shuffle.node
+    assert choose_triton(shuffle, topology, 8) == shuffle.node.between
+    assert isinstance(choose_exact(shuffle, topology, HOPPER, False, None), str)
 
 
 def test_exact_sizes_of_ragged_sources_would_be_waited_for_twice() -> None:
@@ -275,7 +287,7 @@ COUNTS = st.integers(0, 3)
 KINDS_OF_PACKED = ("bad_keys", "overflowed", "excess", "bad_sizes", "outdated", "overwritten")
 TROUBLES = st.builds(
     Trouble,
-    refusals=st.tuples(*[COUNTS] * MAX_RANKS),
+    refusals=st.tuples(*[COUNTS] * LEAST),
     **dict.fromkeys(KINDS_OF_PACKED, COUNTS),
 )
 LIMITS = Limits(max_sources=9, capacity=64)
@@ -333,8 +345,8 @@ def test_errors_of_a_device(before: Trouble, now: Trouble) -> None:
 
 
 def test_a_wait_that_is_shown() -> None:
-    code = (2 << 24 | 3 << 20 | 17 | 1 << 31) - (1 << 32)  # as an int32 reads it
-    assert parse_wait(code << 32 | 5) == (3, "rows of group 17")
+    code = (2 << 28 | 71 << 20 | 17 | 1 << 31) - (1 << 32)  # as an int32 reads it
+    assert parse_wait(code << 32 | 5) == (71, "rows of group 17")
 
 
 @given(num_handles=st.integers(1, 4), captured=st.lists(st.booleans(), max_size=20))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 from dataclasses import dataclass
@@ -11,11 +12,14 @@ import pytest
 import torch
 
 from fuscoc_runtime.comm import gather
+from fuscoc_runtime.comm.fabric import Fabric
 from fuscoc_runtime.comm.greeting import Greeting, first_difference
 from fuscoc_runtime.comm.liveness import ProcessId
+from fuscoc_runtime.comm.nodes import Place
 from fuscoc_runtime.errors import ProtocolError
 from fuscoc_runtime.topology import Topology
 
+GREETED: list[Any] = [["host", 7, "12"], "token", None, []]
 CPU = torch.device("cpu")
 
 
@@ -56,12 +60,16 @@ def test_nothing_else_is_read(monkeypatch: pytest.MonkeyPatch, said: bytes) -> N
 
 def test_a_greeting_arrives_as_it_was() -> None:
     process = ProcessId("host", 7, "12")
-    for topology in (None, Topology(2, 4)):
-        sent = Greeting("node", process, "token", topology, ("moe", {"hidden": 4}, [], None, 1.5))
-        assert Greeting.from_json(sent.to_json()) == sent
+    agreed = ("moe", {"hidden": 4}, [], None, 1.5)
+    for topology, fabric in ((None, "no GPU"), (Topology(2, 4), Fabric("0f", 3))):
+        sent = Greeting(Place("node", True, fabric), process, "token", topology, agreed)
+        assert Greeting.from_json(json.loads(json.dumps(sent.to_json()))) == sent
 
 
-@pytest.mark.parametrize("said", [None, 1, [], ["a", "b"], ["node", 1, "token", None, []]])
+@pytest.mark.parametrize(
+    "said",
+    [None, 1, [], ["a", "b"], [["node", False, ""], 1, "token", None, []], ["node", *GREETED]],
+)
 def test_what_is_no_greeting(said: Any) -> None:
     with pytest.raises(ProtocolError, match="none of this version"):
         Greeting.from_json(said)
@@ -78,8 +86,9 @@ def test_what_is_no_greeting(said: Any) -> None:
 )
 def test_what_differs_is_named(theirs: tuple[Any, ...], difference: tuple[str, str]) -> None:
     process = ProcessId("host", 7, "12")
+    place = Place("node", False, "")
     heard = [
-        Greeting.from_json(Greeting("node", process, "token", None, agreed).to_json()).agreed
+        Greeting.from_json(Greeting(place, process, "token", None, agreed).to_json()).agreed
         for agreed in (theirs, ("moe", Choice(1, None)))
     ]
     assert first_difference(*heard) == difference

@@ -141,7 +141,10 @@ def test_artifacts_have_to_agree(pool: Pool, tmp_path: Path) -> None:
 
 def test_nodes_are_found_by_host(pool: Pool) -> None:
     [first, _] = pool.run(rank_work.describe, 2, path(SMALL))
-    assert first == "<Shuffle routed: rank 0 of 1x2 on cpu>"
+    assert first == (
+        "<Shuffle routed: rank 0 of 1x2 on cpu>",
+        "by hosts: of rank 0, it computes on cpu",
+    )
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4])

@@ -366,7 +366,15 @@ def test_memory_of_a_fixed_capacity(explain) -> None:
     assert code == 0
     assert "1,006,835,712 (1.0 GB)" in out
     assert "4 × 65,536 × cdiv(max_sources," in explain(*given)[1]
-    assert "Memory of a rank" not in explain(EXAMPLES / "vit_patches.fsc", "--topology", "8x8")[1]
+    given = EXAMPLES / "vit_patches.fsc", "--topology"
+    assert "588 × capacity" in explain(*given, "2x1")[1]  # of rows; inside a node pieces are told
+    assert "Memory of a rank" not in explain(*given, "1x2")[1]
+
+
+def test_nodes_of_many_ranks(explain) -> None:
+    out = " ".join(explain(EXAMPLES / "moe.fsc", "--topology", "1x16")[1].split())
+    assert "CUDA no the node has 16 ranks, more than 8 Triton, one node yes" in out
+    assert "Memory of a rank with `max_sources` on 1x16" in out
 
 
 def test_rings_are_those_of_the_engine() -> None:

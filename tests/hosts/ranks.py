@@ -1,8 +1,8 @@
 """What runs on every host of ``cluster.py``: ``python -m tests.hosts.ranks FOLDER ARTIFACT...``
 
-starts two ranks, which run every artifact, write what they found, and then shuffle the first one
-for ever. Every rank writes the error that ends that, and stays: rank 0 keeps the store, and others
-may still be asking it who is to blame.
+starts two ranks, which try to be one node, run every artifact, write what they found, and then
+shuffle the first one for ever. Every rank writes the error that ends that, and stays: rank 0 keeps
+the store, and others may still be asking it who is to blame.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def start(host: int, local_rank: int, arguments: list[str]) -> subprocess.Popen[
 def run_rank(folder: Path, artifacts: list[str]) -> None:
     import torch.distributed as dist
 
-    from fuscoc_runtime.errors import FuscoRuntimeError
+    from fuscoc_runtime.errors import FuscoRuntimeError, TopologyError
+    from fuscoc_runtime.face.shuffle import Shuffle
     from fuscoc_runtime.run import run
     from tests.engine.rank_work import shuffle_for_ever
 
@@ -52,6 +53,11 @@ def run_rank(folder: Path, artifacts: list[str]) -> None:
         beside.write_text(json.dumps(found))
         beside.rename(folder / f"{what}-{rank}")
 
+    try:
+        Shuffle(artifacts[0], topology="1x4", timeout=TIMEOUT)
+        refused = ""
+    except TopologyError as error:
+        refused = str(error)
     reports = [run(each, tokens=4, device="cpu", timeout=TIMEOUT) for each in artifacts]
     dist.barrier()
     write(
@@ -61,6 +67,7 @@ def run_rank(folder: Path, artifacts: list[str]) -> None:
             "shared_memory": sorted(path.name for path in marker.parent.glob("rank-*")),
             "topologies": [str(each.topology) for each in reports],
             "verified": [each.verified for each in reports],
+            "refused": refused,
         },
     )
     try:

@@ -96,7 +96,8 @@ def outputs(folder: Path) -> str:
 
 def test_both_examples_run_on_two_hosts(job: Path) -> None:
     for rank, said in enumerate(written(job, "ran", range(NUM_RANKS))):
-        first = rank // 2 * 2
+        first, refused = rank // 2 * 2, said.pop("refused")
+        assert "the ranks 0 and 2 are one node, and they are on two hosts" in refused
         assert said == {
             "host": f"host-{rank // 2}",
             "shared_memory": [f"rank-{first}", f"rank-{first + 1}"],

@@ -25,7 +25,7 @@ KERNELS = "kernels/rows.py"
 FIELD = {"name": "x", "dtype": "bf16", "shape": [16]}
 
 MANIFEST: dict[str, Any] = {
-    "schema": 13,
+    "schema": 14,
     "compiler": "0.1.0",
     "spec": {"file": "rows.fsc", "sha256": "00"},
     "shuffles": [
@@ -235,7 +235,7 @@ def test_altered_file(artifact: Path) -> None:
         load_artifact(artifact)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"schema": 13', "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "{", '{"schema": 14', "[" * 100_000])
 def test_manifest_cut_short(artifact: Path, text: str) -> None:
     (artifact / "manifest.json").write_text(text)
     with pytest.raises(ArtifactError, match=r"manifest\.json: is not JSON"):
@@ -245,7 +245,7 @@ def test_manifest_cut_short(artifact: Path, text: str) -> None:
 @pytest.mark.parametrize("schema", [0, 1, 2, 3, "1", None])
 def test_other_schema(tmp_path: Path, schema: Any) -> None:
     root = write_artifact(tmp_path / "other", {**MANIFEST, "schema": schema})
-    with pytest.raises(ArtifactError, match=rf"has schema {schema}; this runtime reads schema 13"):
+    with pytest.raises(ArtifactError, match=rf"has schema {schema}; this runtime reads schema 14"):
         load_artifact(root)
 
 

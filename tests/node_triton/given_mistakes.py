@@ -78,11 +78,11 @@ def one_has_too_many_slots(group: Any, artifact: str) -> list[str]:
     return said
 
 
-def ragged_mistakes(group: Any, artifact: str) -> list[tuple[str, int, int]]:
+def ragged_mistakes(group: Any, artifact: str, **options: Any) -> list[tuple[str, int, int]]:
     """Pictures of 2 x 2 patches: too many, with sizes that 2 does not divide, negative or huge
     ones, and too few pixels. What ``check`` says and how many points were dropped; the call after
     each is whole."""
-    shuffle = open_shuffle(group, artifact, max_sources=4, capacity=16)
+    shuffle = open_shuffle(group, artifact, max_sources=4, capacity=16, **options)
     rank, said = shuffle.rank, []
     cases = [
         ([[4, 4], [2, 4], [2, 2]], 28),  # 4, 2 and 1 patches
@@ -107,11 +107,15 @@ def ragged_mistakes(group: Any, artifact: str) -> list[tuple[str, int, int]]:
 
 
 def wrong_pages(
-    group: Any, artifact: str, pages: Sequence[Sequence[int]], places: Sequence[Any]
+    group: Any,
+    artifact: str,
+    pages: Sequence[Sequence[int]],
+    places: Sequence[Any],
+    **options: Any,
 ) -> tuple[list[str], int, list[int]]:
     """Pages of a cache to ranks and slots, by rank: what ``check`` says, how many were dropped, and
     the slots that are filled, each with a page that goes there."""
-    shuffle = open_shuffle(group, artifact, max_sources=8, capacity=16)
+    shuffle = open_shuffle(group, artifact, max_sources=8, capacity=16, **options)
     caches = [
         torch.randn(2, 5, 4, 2, 8, 64, generator=torch.Generator().manual_seed(rank)).bfloat16()
         for rank in range(len(pages))

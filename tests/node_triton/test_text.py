@@ -79,10 +79,13 @@ SHUFFLES |= PIECES | GIVEN | {name: checked(text) for name, text in ANY.items()}
 
 
 @cache
-def compiled(name: str) -> dict[str, str]:
-    """PTX of every kernel by its role."""
+def compiled(name: str, between: bool = False) -> dict[str, str]:
+    """PTX of every kernel by its role; of pieces those inside a node, or ``between`` nodes."""
     node = node_of(SHUFFLES[name])
-    path = scratch() / f"node_{name}.py"
+    if between:
+        assert node.between is not None
+        node = node.between
+    path = scratch() / f"{Path(node.file).name.replace('.', '_')}_{name}.py"
     path.write_text(node.text, encoding="utf-8")
     ptx = ptx_of(path, {kernel.name: kernel.num_warps for kernel in node.kernels.values()})
     return {role: ptx[kernel.name] for role, kernel in node.kernels.items()}
@@ -92,8 +95,14 @@ def compiled(name: str) -> dict[str, str]:
 def test_golden(name: str) -> None:
     checked = checked_example(name)
     fault = find_fault(checked, TRITON_NODE)
-    text = node_of(checked).text if fault is None else f"{fault.reason}\n"
-    check_goldens(GOLDEN, name, {".py" if fault is None else ".txt": text})
+    if fault is not None:
+        check_goldens(GOLDEN, name, {".txt": f"{fault.reason}\n"})
+        return
+    node = node_of(checked)
+    texts = {".py": node.text}
+    if node.between is not None:
+        texts[".rails.py"] = node.between.text
+    check_goldens(GOLDEN, name, texts)
 
 
 def test_golden_of_a_reply() -> None:
@@ -151,6 +160,14 @@ def test_pieces_compile(name: str) -> None:
     # A combine's first releases say what this rank has begun; the last one is that of an item.
     *_, before_last, _ = re.finditer(r"\.release\b", compiled(name)["combine"])
     assert barriers_before_release(compiled(name)["combine"][before_last.end() :]) > 0
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_rows_of_pieces_compile(name: str) -> None:
+    """Between nodes."""
+    kernels = compiled(name, between=True)
+    assert set(kernels) == {"exchange", "place", "pack", "forward", "collect", "finish"}
+    assert not any(".local" in ptx for ptx in kernels.values())
 
 
 @pytest.mark.parametrize("role", ["dispatch", "combine"])

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuscoc_runtime.comm import group
+from fuscoc_runtime.comm import group, nodes
 from fuscoc_runtime.errors import TopologyError
 from fuscoc_runtime.topology import Topology
 
@@ -71,9 +71,9 @@ def test_hosts_that_make_no_topology(hosts: list[str], message: str) -> None:
 
 def test_a_node_is_a_host_or_what_nccl_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NCCL_HOSTID", raising=False)
-    assert group.host_id() == socket.gethostname()
+    assert nodes.host_id() == socket.gethostname()
     monkeypatch.setenv("NCCL_HOSTID", "node-3")
-    assert group.host_id() == "node-3"
+    assert nodes.host_id() == "node-3"
 
 
 @pytest.mark.parametrize("topology", [Topology(1, 1), Topology(2, 2)])

@@ -26,7 +26,10 @@ GRID = Small(
     {"max_sources": 60, "capacity": 99},
     [(3, 0, 1, 2), (0, 0, 0, 0), (1, 2, 3, 0)],
 )
-CASES = {"grid": GRID, **{name: EXAMPLES[name] for name in ("kv_pages", "vit_patches_normalised")}}
+POINTS = ("kv_pages", "vit_patches_normalised")
+PIECES = ("kv_long_pages", "redistribute", "ulysses", "vit_patches")
+"""The former have points inside a node as well, the slots of the latter follow from pieces."""
+CASES = {"grid": GRID, **{name: EXAMPLES[name] for name in (*POINTS, *PIECES)}}
 
 
 def compile_all(folder: Path) -> None:

@@ -20,6 +20,7 @@ from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face.shuffle import Shuffle
 from tests.node_triton import given_work, rank_work
 from tests.node_triton.rank_work import batch, run, said_by
+from tests.waits import host_waits
 
 HIDDEN, KEYS, TOPK = 24, 12, 3
 """Of ``specs.routed()``."""
@@ -269,15 +270,42 @@ def rounds(group: Any, artifact: str, topology: str, batches: Any) -> tuple[int,
 def routed_in_rounds(
     group: Any, artifact: str, topology: str, tables: Sequence[Any], length: int
 ) -> int:
-    """As ``given_work.routed``, between ranks that say they are of several hosts; in how many
-    rounds slabs travel."""
+    """As ``given_work.routed``, in rounds."""
     options = {"topology": topology, "capacity": length, "max_sources": len(tables[0][0])}
+    work = partial(given_work.routed, group, artifact, tables, length, options)
+    return _rounds(group, artifact, work, options)
+
+
+def in_rounds(
+    group: Any, artifact: str, batches: Sequence[Sequence[int]], options: Mapping[str, Any]
+) -> int:
+    """As ``given_work.epochs``, in rounds."""
+    work = partial(given_work.epochs, group, artifact, batches, 1, options)
+    return _rounds(group, artifact, work, options)
+
+
+def _rounds(group: Any, artifact: str, work: Callable[[], None], options: Mapping[str, Any]) -> int:
+    """Some ``work`` between ranks that say they are of several hosts; in how many rounds slabs
+    travel."""
     host = mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}")
     with mock.patch.multiple(slabs, ROUND_BYTES=1, MESSAGE_BYTES=1), host:
-        given_work.routed(group, artifact, tables, length, options)
+        work()
         node = open_shuffle(group, artifact, **options).engine.node
     assert isinstance(node, RailNode)
     return node.num_rounds
+
+
+def waits(group: Any, artifact: str, sizes: Sequence[int], options: Mapping[str, Any]) -> list[str]:
+    """Where the host waits in a dispatch, one along its routing and two combines."""
+    shuffle = open_shuffle(group, artifact, **options)
+    data = batch(shuffle.spec, sizes, 1)[shuffle.rank]
+    with host_waits() as found:
+        rows, handle = shuffle.dispatch(**data.source, **data.inputs, **data.extents)
+        shuffle.combine(rows, handle)
+        rows, handle = shuffle.dispatch(**data.source, handle=handle)
+        shuffle.combine(rows, handle)
+    shuffle.check()
+    return found
 
 
 def too_many_slots(group: Any, artifact: str, topology: str) -> list[str]:

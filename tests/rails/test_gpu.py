@@ -1,4 +1,4 @@
-"""Fixed capacity between nodes on real GPUs; each case is a torchrun of gpu_run.py."""
+"""Calls between nodes on real GPUs; each case is a torchrun."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.gpus import need_gpus, torchrun
 from tests.node_exact import models as exact
-from tests.rails import given_gpu_run
+from tests.rails import exact_gpu_run, given_gpu_run
 from tests.rails.models import compile_all
 
 
@@ -43,3 +43,13 @@ def test_policies(topology: str, policy: str, tmp_path: Path) -> None:
     exact.compile_all(tmp_path, policy)
     options = [str(tmp_path), "--topology", topology]
     torchrun(4, "tests/node_exact/exact_gpu_run.py", *options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [[], ["--one-host"]], ids=["2x1", "2x1 on one host"])
+def test_exact_sizes(options: list[str], tmp_path: Path) -> None:
+    """Where one node may refuse a call for all, and replies."""
+    need_gpus(2)
+    exact_gpu_run.compile_all(tmp_path)
+    options = [str(tmp_path), "--topology", "2x1", *options]
+    torchrun(2, "tests/rails/exact_gpu_run.py", *options)

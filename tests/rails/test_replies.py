@@ -32,7 +32,7 @@ def embedding() -> str:
         ("2x1", [(3, 5)]),
         pytest.param("2x1", [(0, 4), (5, 2)], marks=pytest.mark.nightly),
         pytest.param("2x2", [(2, 0, 5, 1)], marks=pytest.mark.nightly),
-        pytest.param("3x1", [(2, 0, 5)], marks=pytest.mark.nightly),
+        pytest.param("4x1", [(2, 0, 5, 1)], marks=pytest.mark.nightly),
     ],
 )
 def test_bags_and_their_gradients(

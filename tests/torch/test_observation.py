@@ -40,6 +40,7 @@ def test_statistics(options: dict[str, Any]) -> None:
     assert (stats.num_dispatches, stats.num_combines) == (1, 1)
     assert stats.dispatch_ms > 0
     assert "3 segments to 5 slots" in str(stats)
+    assert stats.nodes == "of no job"
 
 
 @ENGINES

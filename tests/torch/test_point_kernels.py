@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fuscoc_runtime.engine.node.point_kernels import values_at_points, weights_of_slots
 from fuscoc_runtime.engine.node.rings import Launched, RingEntry
-from fuscoc_runtime.engine.node.state import SLOT_BITS
+from fuscoc_runtime.room import MOST_SLOT_BITS
 
 MAX_SOURCES, FANOUT, CAPACITY = 4, 3, 40
 
@@ -35,7 +35,7 @@ def routings(draw: st.DrawFn) -> tuple[list[list[list[tuple[int, int] | None]]],
 
 
 def code(place: tuple[int, int] | None) -> int:
-    return -1 if place is None else place[0] << SLOT_BITS | place[1]
+    return -1 if place is None else place[0] << MOST_SLOT_BITS | place[1]
 
 
 @settings(max_examples=25)
@@ -48,7 +48,7 @@ def test_points_and_slots(
     num_ranks, own = len(routing), routing[rank]
     weights = torch.rand(num_ranks, MAX_SOURCES, FANOUT, generator=random)
     # What nobody has sent now is of an earlier call, and must not be taken for anything.
-    stale = rank << SLOT_BITS | 5
+    stale = rank << MOST_SLOT_BITS | 5
     codes = torch.full((num_ranks, MAX_SOURCES, FANOUT), stale, dtype=torch.int32)
     for each, sources in zip(codes, routing, strict=True):
         for source, points in enumerate(sources):

@@ -6,6 +6,7 @@ from dataclasses import asdict, astuple, dataclass, is_dataclass
 from typing import Any
 
 from fuscoc_runtime.comm.liveness import ProcessId
+from fuscoc_runtime.comm.nodes import Place
 from fuscoc_runtime.errors import ProtocolError
 from fuscoc_runtime.topology import Topology
 
@@ -15,13 +16,13 @@ class Greeting:
     """One rank's.
 
     Attributes:
-        host: its host id.
+        place: where it is.
         token: of this opening alone.
         topology: what its user has chosen.
         agreed: settings that must be the same on every rank; dataclasses or what JSON can hold.
     """
 
-    host: str
+    place: Place
     process: ProcessId
     token: str
     topology: Topology | None
@@ -31,7 +32,7 @@ class Greeting:
         """What ``from_json`` reads."""
         chosen = astuple(self.topology) if self.topology is not None else None
         agreed = [_plain(each) for each in self.agreed]
-        return [self.host, astuple(self.process), self.token, chosen, agreed]
+        return [self.place.to_json(), astuple(self.process), self.token, chosen, agreed]
 
     @classmethod
     def from_json(cls, said: Any) -> Greeting:
@@ -41,9 +42,9 @@ class Greeting:
             ProtocolError: it is none.
         """
         try:
-            host, process, token, chosen, agreed = said
+            place, process, token, chosen, agreed = said
             topology = Topology(*chosen) if chosen is not None else None
-            return cls(host, ProcessId(*process), token, topology, tuple(agreed))
+            return cls(Place.from_json(place), ProcessId(*process), token, topology, tuple(agreed))
         except (TypeError, ValueError) as error:
             raise ProtocolError("a rank greets in a way that is none of this version") from error
 

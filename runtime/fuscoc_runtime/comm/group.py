@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from fuscoc_runtime.comm.gather import gather_in_time, gather_json
 from fuscoc_runtime.comm.greeting import Greeting, first_difference
 from fuscoc_runtime.comm.liveness import Liveness, this_process
+from fuscoc_runtime.comm.nodes import Nodes, check_memory, find_nodes, this_place
 from fuscoc_runtime.errors import (
     ClosedError,
     HopTimeoutError,
@@ -36,6 +37,11 @@ from fuscoc_runtime.topology import Topology
 BACKSTOP = timedelta(seconds=30)
 
 MEETING = "meeting the other ranks"
+
+_log = logging.getLogger("fuscoc.runtime")
+
+GIVEN, ALONE = "as given", "of no job"
+"""How nodes were found that a user has named, and the node of one rank."""
 
 T = TypeVar("T")
 
@@ -56,6 +62,7 @@ class Membership:
         liveness: which of them are alive.
         timeout: seconds that a wait for another rank may take.
         is_one_host: whether all ranks have one host id, however many nodes they are told to be.
+        nodes: how the nodes were found.
     """
 
     rank: int
@@ -66,6 +73,7 @@ class Membership:
     liveness: Liveness
     timeout: float
     is_one_host: bool = False
+    nodes: str = GIVEN
 
     @property
     def group(self) -> dist.ProcessGroup | None:
@@ -202,7 +210,7 @@ def alone(topology: Topology | None, device: torch.device, timeout: float) -> Me
         )
     store = HashStore()
     liveness = Liveness(store, 0, [this_process()])
-    return Membership(0, Topology(1, 1), None, device, store, liveness, timeout)
+    return Membership(0, Topology(1, 1), None, device, store, liveness, timeout, nodes=ALONE)
 
 
 def find_members(
@@ -214,12 +222,13 @@ def find_members(
 ) -> Membership:
     """Find out who the ranks of ``group`` are (``None``: all of the job); collective in ``group``.
 
-    Without a ``topology``, ranks with the same host id (NCCL_HOSTID, else the host's name) form a
-    node. ``agreed`` are settings that must be the same on every rank.
+    Without a ``topology``, ranks whose GPUs are one NVLink domain form a node, or those with the
+    same host id (NCCL_HOSTID, else the host's name): see ``find_nodes``. ``agreed`` are settings
+    that must be the same on every rank.
 
     Raises:
         TopologyError: ranks are not numbered node by node, or ``topology`` has another size or is
-            not the same on all of them.
+            not the same on all of them, or ranks of a node cannot share memory.
         ProtocolError: ranks differ in ``agreed``, or one is of another version.
         HopTimeoutError: a rank has not come after ``timeout`` seconds; names the first.
         NetworkError: a rank has ended, or the communication library failed.
@@ -228,27 +237,45 @@ def find_members(
     if world is None:
         raise TopologyError("there is no process group: call torch.distributed.init_process_group")
     rank, num_ranks = dist.get_rank(world), dist.get_world_size(world)
-    mine = Greeting(host_id(), this_process(), secrets.token_hex(8), topology, agreed)
+    mine = Greeting(this_place(device), this_process(), secrets.token_hex(8), topology, agreed)
     theirs = _greet(mine, world, device, timeout)
     settings = [each.agreed for each in theirs]
     for peer, setting in enumerate(settings):
         if setting != settings[0]:
             one, other = first_difference(setting, settings[0])
             raise ProtocolError(f"rank {peer} has {one} where rank 0 has {other}")
-    topologies = [each.topology for each in theirs]
-    by_host = Topology.from_hosts([each.host for each in theirs]) if None in topologies else None
-    found, *others = (each or by_host for each in topologies)
-    for peer, each in enumerate(others, 1):
-        if each != found:
-            raise TopologyError(f"rank {peer} has the topology {each} where rank 0 has {found}")
-    assert found is not None
+    nodes = _agree(theirs)
+    found, places = nodes.topology, [each.place for each in theirs]
     if found.num_ranks != num_ranks:
         raise TopologyError(f"the topology {found} is not for {num_ranks} ranks")
+    check_memory(found, places, [each.process for each in theirs], device.type == "cuda")
+    if rank == 0:
+        level = logging.WARNING if nodes.has_unused else logging.INFO
+        _log.log(level, "%s nodes and ranks, %s", found, nodes.how)
     # Rank 0's token tells this membership's keys from those of any other, earlier or later.
     store = PrefixStore(f"fuscoc/{theirs[0].token}", _get_default_store())
     liveness = Liveness(store, rank, [each.process for each in theirs])
-    is_one_host = len({each.host for each in theirs}) == 1
-    return Membership(rank, found, ref(world), device, store, liveness, timeout, is_one_host)
+    is_one_host = len({each.host for each in places}) == 1
+    return Membership(
+        rank, found, ref(world), device, store, liveness, timeout, is_one_host, nodes.how
+    )
+
+
+def _agree(greetings: list[Greeting]) -> Nodes:
+    """The nodes that a user has named, or those that are found where one has not.
+
+    Raises:
+        TopologyError: they are not the same on all ranks.
+    """
+    given = [each.topology for each in greetings]
+    found = find_nodes([each.place for each in greetings]) if None in given else None
+    default = found.topology if found is not None else None
+    first, *others = (each or default for each in given)
+    for peer, each in enumerate(others, 1):
+        if each != first:
+            raise TopologyError(f"rank {peer} has the topology {each} where rank 0 has {first}")
+    assert first is not None
+    return found or Nodes(first, GIVEN)
 
 
 def _greet(
@@ -280,11 +307,6 @@ def _absent(arrivals: Store, names: list[str]) -> list[int]:
         return [rank for rank, name in enumerate(names) if not arrivals.check([name])]
     except RuntimeError:
         return []
-
-
-def host_id() -> str:
-    """What tells this rank's node from others. NCCL takes the same variable."""
-    return os.environ.get("NCCL_HOSTID") or socket.gethostname()
 
 
 def all_gather(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:

@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fuscoc_runtime.comm.gather import gather_json
-from fuscoc_runtime.comm.group import group_timeout, host_id
+from fuscoc_runtime.comm.group import group_timeout
+from fuscoc_runtime.comm.nodes import Place, find_nodes, this_place
 from fuscoc_runtime.deep_ep.back import Bias, biases_of
 from fuscoc_runtime.deep_ep.elastic_calls import Call, combine, dispatch
 from fuscoc_runtime.deep_ep.ep_handle import EPHandle
@@ -87,13 +88,15 @@ class ElasticBuffer:
         raise AttributeError(f"ElasticBuffer has no attribute {name!r}")
 
     def _found(self) -> Topology:
-        """The nodes, from the names of the ranks' hosts."""
-        on_gpu = "nccl" in dist.get_backend(self.group)
-        device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else "cpu"
-        where = torch.device(device)
+        """The nodes, as shuffles of this group find them."""
+        cpu = torch.device("cpu")
+        has_gpu = torch.cuda.is_available()  # tokens are there, even if ranks meet on CPUs
+        device = torch.device("cuda", torch.cuda.current_device()) if has_gpu else cpu
+        where = device if "nccl" in dist.get_backend(self.group) else cpu
         with on_the_cpu_by_default():
-            timeout = group_timeout(self.group, where)
-            return Topology.from_hosts(gather_json(host_id(), self.group, where, timeout))
+            timeout, said = group_timeout(self.group, where), this_place(device).to_json()
+            heard = gather_json(said, self.group, where, timeout)
+            return find_nodes([Place.from_json(each) for each in heard]).topology
 
     def destroy(self) -> None:
         """Free the memory; collective."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from fuscoc_runtime.comm.nvml import NO_CLUSTER
 from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.kernels.cuda import OLDEST, kernels_capability
 
@@ -154,7 +155,18 @@ def _gpus_of_one_node(machine: Machine) -> Ability:
     if apart:
         reason = f"GPUs {', '.join(apart)} cannot address each other's memory"
         return Ability("absent", (f"{reason}: give them other nodes by NCCL_HOSTID",))
-    return Ability("ready")
+    return Ability("ready", _beyond_host(gpus))
+
+
+def _beyond_host(gpus: list[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Whether GPUs of other hosts can be of the same node."""
+    problems = {gpu["fabric"]["problem"] for gpu in gpus}
+    if problems == {None}:
+        return ("with those of other hosts that have the same cluster and clique",)
+    if {gpu["fabric"]["cluster"] for gpu in gpus} - {None, NO_CLUSTER}:
+        found = "; ".join(sorted(filter(None, problems)))
+        return (f"with those of other hosts not, for all their NVLink domain: {found}",)
+    return ()
 
 
 def _network(machine: Machine) -> Ability:

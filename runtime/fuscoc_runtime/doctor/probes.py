@@ -29,6 +29,7 @@ Facts = dict[str, Any]
 
 SHARED_MEMORY = "/dev/shm"
 NETWORKS, INFINIBAND = Path("/sys/class/net"), Path("/sys/class/infiniband")
+FABRIC = "state", "cluster", "clique", "health_mask"
 PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
 C_PROGRAM = "#include <math.h>\n#include <stdint.h>\nint64_t probed(double x) { return lrint(x); }"
 
@@ -84,8 +85,24 @@ def _gpu(torch: Any, index: int, number: int) -> Facts:
         "memory_bytes": found.total_memory,
         "shared_bytes": found.shared_memory_per_block_optin,
         "num_sms": found.multi_processor_count,
+        "fabric": _fabric(torch.device("cuda", index)),
         "peers": [peer for peer in others if torch.cuda.can_device_access_peer(index, peer)],
     }
+
+
+def _fabric(device: Any) -> Facts:
+    """Its NVLink domain as NVML has it, and why it does not make ranks of several hosts a node."""
+    nvml = import_module("fuscoc_runtime.comm.nvml")
+    fabric = import_module("fuscoc_runtime.comm.fabric")
+    try:
+        info = nvml.fabric_info(fabric.uuid_of(device))
+    except nvml.NvmlError as error:
+        return {**dict.fromkeys(FABRIC), "problem": str(error)}
+    found = fabric.as_fabric(info)
+    if not isinstance(found, str):
+        found = fabric.fabric_of(device)
+    known = {name: getattr(info, name) for name in FABRIC}
+    return {**known, "problem": found if isinstance(found, str) else None}
 
 
 def _driver_version() -> str | None:

@@ -56,8 +56,18 @@ def _gpus(found: Mapping[str, Any]) -> Iterator[Row]:
             f"GPU {index}",
             f"{gpu['name']}, sm_{major}{minor}, {gpu['num_sms']} SMs, "
             f"{_size(gpu['memory_bytes'])}, {_size(gpu['shared_bytes'])} of shared memory for a "
-            f"CTA; peers {peers}",
+            f"CTA; peers {peers}; {_fabric(gpu['fabric'])}",
         )
+
+
+def _fabric(found: Mapping[str, Any]) -> str:
+    if found["state"] is None:
+        return f"NVLink domain not known: {found['problem']}"
+    where = f"clique {found['clique']} of cluster {found['cluster']}"
+    said = f"NVLink domain {found['state']}, {where}, health {found['health_mask']:#x}"
+    return (
+        said if found["problem"] is None else f"{said}, not used between hosts: {found['problem']}"
+    )
 
 
 def _compilers(found: Mapping[str, Any]) -> Iterator[Row]:

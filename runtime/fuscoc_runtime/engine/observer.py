@@ -21,6 +21,7 @@ class Tally:
     """Counts calls and keeps the latest ones' host times, in milliseconds."""
 
     link: Link | None = None
+    nodes: str = ""
     handle: Any = None
     dispatch_ms: float = 0.0
     combine_ms: float = 0.0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fuscoc_runtime.engine.node.flow_rails import have_ways
 from fuscoc_runtime.engine.node.slabs import MOST_SENT, lay_out_slab, num_places
-from fuscoc_runtime.engine.node.state import MAX_RANKS, SLOT_BITS
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
+from fuscoc_runtime.room import LEAST, MOST, num_slot_bits, room_for
 from fuscoc_runtime.topology import Topology
 
 MAX_SLAB_BYTES = 64 << 20
@@ -37,7 +38,7 @@ def choose_cuda(
         return shuffle.cuda_note or "its artifact has no CUDA kernels"
     if gpu is None:
         return "the ranks do not compute on CUDA devices"
-    elsewhere = _beyond_a_node(topology, "CUDA kernels")
+    elsewhere = _beyond_a_node(topology, "CUDA kernels", LEAST)
     if elsewhere is not None:
         return elsewhere
     number = gpu.capability[0] * 10 + gpu.capability[1]
@@ -60,12 +61,13 @@ def choose_triton(
     if topology.num_nodes > 1:
         if max_sources is None:
             return f"there are {topology.num_nodes} nodes, and nobody says how large calls are"
+        node = shuffle.node.between or shuffle.node
         return (
-            _between_nodes(shuffle, shuffle.node, topology)
-            or _beyond_slabs(shuffle, shuffle.node, topology, max_sources)
-            or shuffle.node
+            _between_nodes(shuffle, topology)
+            or _beyond_slabs(shuffle, node, topology, max_sources)
+            or node
         )
-    return _beyond_a_node(topology, "these kernels") or shuffle.node
+    return _beyond_a_node(topology, "these kernels", MOST) or shuffle.node
 
 
 def choose_exact(
@@ -97,38 +99,36 @@ def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
     """Those of ``choose_exact``, wherever they run."""
     if topology.num_nodes == 1 or shuffle.node is None:
         return choose_triton(shuffle, topology)
-    target = shuffle.program.target
-    if target.kind == "dense":
-        return "between nodes who has given a slot would learn too late that it is none"
-    if shuffle.reply is not None:
-        return "between nodes a reply goes by what a dispatch of fixed capacity leaves"
-    if target.capacity is not None:
-        return "between nodes no rank knows whether one of another has more than its capacity"
+    if have_ways(shuffle.program.exchange, topology):
+        target = shuffle.program.target
+        if topology.ranks_per_node > LEAST:
+            return f"between nodes of more than {LEAST} ranks its policy wants the hosts' plan"
+        if target.kind == "dense" or target.capacity is not None or shuffle.reply is not None:
+            return "between nodes its policy wants a plan before they know whether rows move"
     return (
-        _between_nodes(shuffle, shuffle.node, topology)
+        _between_nodes(shuffle, topology)
         or _beyond_slabs(shuffle, shuffle.node, topology, 1, MOST_SENT)
         or shuffle.node
     )
 
 
-def _beyond_a_node(topology: Topology, kernels: str) -> str | None:
-    """Why kernels whose ranks address each other's memory cannot be used."""
+def _beyond_a_node(topology: Topology, kernels: str, most: int) -> str | None:
+    """Why kernels whose ranks address each other's memory, ``most`` of them, cannot be used."""
     if topology.num_nodes > 1:
         return f"there are {topology.num_nodes} nodes, and {kernels} only work inside one"
-    if topology.ranks_per_node > MAX_RANKS:
-        return f"the node has {topology.ranks_per_node} ranks, more than {MAX_RANKS}"
+    if topology.ranks_per_node > most:
+        return f"the node has {topology.ranks_per_node} ranks, more than {most}"
     return None
 
 
-def _between_nodes(shuffle: ShuffleSpec, node: NodeSpec, topology: Topology) -> str | None:
+def _between_nodes(shuffle: ShuffleSpec, topology: Topology) -> str | None:
     """Why the kernels cannot be used among the ranks of several nodes."""
     target = shuffle.program.target
-    if node.pieces is not None:
-        return "its slots follow from pieces, which are planned inside one node only"
-    if target.kind == "packed" and target.num_keys >> SLOT_BITS:
-        return f"it has {target.num_keys} keys, and a slab counts {(1 << SLOT_BITS) - 1}"
-    if topology.ranks_per_node > MAX_RANKS:
-        return f"the nodes have {topology.ranks_per_node} ranks, more than {MAX_RANKS}"
+    if topology.ranks_per_node > MOST:
+        return f"the nodes have {topology.ranks_per_node} ranks, more than {MOST}"
+    bits = num_slot_bits(room_for(topology.ranks_per_node))
+    if target.kind == "packed" and target.num_keys >> bits:
+        return f"it has {target.num_keys} keys, and a slab counts {(1 << bits) - 1}"
     return None
 
 

@@ -65,6 +65,7 @@ class Executor:
         self.engine, self.spec, self.into = engine, spec, into
         members = engine.members
         self.observer = Observer(f"{spec.name} on rank {members.rank} of {members.topology}")
+        self.observer.tally.nodes = members.nodes
         self.observer.tally.link = None if isinstance(engine, NodeEngine) else engine.link
         self._stream: Any = None
         node = engine.node if isinstance(engine, NodeEngine) else None

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits
+from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.engine.sizes import fixed_length, worst_capacity
 from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.face.options import Options, check_count
 from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.room import num_slot_bits, room_for
 from fuscoc_runtime.scalar import render
+from fuscoc_runtime.topology import Topology
 
 MAX_WORST = 1 << 30
 """Slots that points ask for are counted in 32 bits, whether there is room for them or not."""
 
 
-def limits_of(shuffle: ShuffleSpec, num_ranks: int, options: Options, max_sources: int) -> Limits:
+def limits_of(
+    shuffle: ShuffleSpec, topology: Topology, options: Options, max_sources: int
+) -> Limits:
     """What memory of a fixed size has room for.
 
     Raises:
         OptionError: more slots than the kernels can count, or a dense target whose length differs
             from call to call and no ``capacity``.
     """
+    num_ranks, bits = topology.num_ranks, num_slot_bits(room_for(topology.ranks_per_node))
     if shuffle.program.target.kind == "dense":
-        return Limits(
-            max_sources, _dense_capacity(shuffle, num_ranks, options), options.num_handles
-        )
+        capacity = _dense_capacity(shuffle, num_ranks, options, bits)
+        return Limits(max_sources, capacity, options.num_handles)
     segments = shuffle.segments_answered  # a reply has room for whole rows of them
     max_sources = -(-max_sources // segments) * segments
     worst = worst_capacity(shuffle, num_ranks, max_sources)
@@ -31,14 +35,14 @@ def limits_of(shuffle: ShuffleSpec, num_ranks: int, options: Options, max_source
         problem = f"is {max_sources}: a rank might need {worst} slots; kernels count {MAX_WORST}"
         raise OptionError("max_sources", problem)
     capacity = min(options.capacity or shuffle.program.target.capacity or worst, worst)
-    if capacity >> SLOT_BITS:
-        problem = f"is {capacity}, by default all that can be needed; it must be < 2**{SLOT_BITS}"
+    if capacity >> bits:
+        problem = f"is {capacity}, by default all that can be needed; it must be < 2**{bits}"
         raise OptionError("capacity", problem)
     return Limits(max_sources, capacity, options.num_handles)
 
 
-def _dense_capacity(shuffle: ShuffleSpec, num_ranks: int, options: Options) -> int:
-    """The most slots of any rank and call."""
+def _dense_capacity(shuffle: ShuffleSpec, num_ranks: int, options: Options, bits: int) -> int:
+    """The most slots of any rank and call, which have room in so many bits."""
     length = fixed_length(shuffle, num_ranks)
     if length is None and options.capacity is None:
         target = shuffle.declared.target
@@ -51,8 +55,8 @@ def _dense_capacity(shuffle: ShuffleSpec, num_ranks: int, options: Options) -> i
         problem = f"is {options.capacity}, and every call needs {length}, the length of its target"
         raise OptionError("capacity", problem)
     capacity = max(1, min(each for each in (options.capacity, length) if each is not None))
-    if capacity >> SLOT_BITS:
-        raise OptionError("capacity", f"is {capacity}; it must be < 2**{SLOT_BITS}")
+    if capacity >> bits:
+        raise OptionError("capacity", f"is {capacity}; it must be < 2**{bits}")
     return capacity
 
 

@@ -90,6 +90,8 @@ def open_engine(
     kernels = choose_cuda(shuffle, members.topology, cuda_gpu, options.max_sources)
     if isinstance(kernels, str):
         _check_gpu(shuffle, gpu, kernels)
+        if options.max_sources is not None and members.rank == 0:
+            _log.info("%s: no CUDA kernels: %s", shuffle.name, kernels)
         kernels = choose_triton(shuffle, members.topology, options.max_sources)
     if options.max_sources is not None and not isinstance(kernels, str):
         if options.trace:
@@ -97,7 +99,7 @@ def open_engine(
                 "is given with max_sources, where the host sees no more of a call than its start"
             )
             raise OptionError("trace", problem)
-        limits = limits_of(shuffle, members.topology.num_ranks, options, options.max_sources)
+        limits = limits_of(shuffle, members.topology, options, options.max_sources)
         return _fixed_engine(artifact, shuffle, members, options, kernels, limits)
     if options.max_sources is not None and members.rank == 0:
         _log.warning(
@@ -195,18 +197,18 @@ def _exact_engine(
         _prepare_lists(members, plans=has_ways)
     with current_device(members.device):
         node: ExactNode
+        make = ExactRails if has_rails else ExactNode
         if has_ways:
             model = _cost_model(shuffle, options)
             measures = _measures(members, options)
             node = FlowRails(artifact, shuffle, kernels, members, sms, model, measures)
         else:
-            make = ExactRails if has_rails else ExactNode
             node = make(artifact, shuffle, kernels, members, sms)
         asking = ExactEngine(shuffle, members, node, general)
         if (reply := shuffle.reply) is not None:
             assert reply.node is not None, "kernels are there for both or none"
             answers = _answering(members)
-            answering = ExactNode(artifact, reply, reply.node, answers, sms)
+            answering = make(artifact, reply, reply.node, answers, sms)
             ExactEngine(reply, answers, answering, asking.general_reply, asking)
     return asking
 

@@ -56,8 +56,8 @@ class Shuffle:
         group: the ranks that take part: a process group, a device mesh of one dimension, or a mesh
             and the name of one of its dimensions; default: all of the job. Under torchrun the job
             is joined if that has not happened.
-        topology: nodes and ranks, e.g. ``"2x4"``; default: found out from the hosts' names, or
-            from NCCL_HOSTID where it is set.
+        topology: nodes and ranks, e.g. ``"2x4"``; default: found out from the GPUs' NVLink domains
+            where these span hosts, else from the hosts' names, or from NCCL_HOSTID where it is set.
         device: where this rank computes; default: its GPU if the group talks NCCL, else the CPU;
             without a job, a GPU if there is one.
         timeout: seconds that a wait for another rank may take, about; default: the process group's

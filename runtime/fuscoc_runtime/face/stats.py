@@ -17,9 +17,9 @@ from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.ragged import RaggedSizes
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.rings import Launched
-from fuscoc_runtime.engine.node.state import SLOT_BITS
 from fuscoc_runtime.engine.observer import Tally
 from fuscoc_runtime.plan.links import Link
+from fuscoc_runtime.room import num_slot_bits, room_for
 from fuscoc_runtime.topology import Topology
 
 
@@ -47,6 +47,8 @@ class ShuffleStats:
             where the spec has none go there.
         link: what the network was measured to do when the shuffle was opened; ``None`` where it was
             not.
+        nodes: how the nodes were found when it was opened: as given, by NVLink domains, or by hosts
+            and why not by domains.
     """
 
     num_sources: int
@@ -66,6 +68,7 @@ class ShuffleStats:
     num_rounds: int
     into: HopStats | None
     link: Link | None
+    nodes: str
 
     @property
     def dedup_ratio(self) -> float:
@@ -131,6 +134,7 @@ def shuffle_stats(tally: Tally, into: Into | None = None) -> ShuffleStats | None
         num_combines=tally.num_combines,
         into=_put_by(into) if into is not None else None,
         link=tally.link,
+        nodes=tally.nodes,
     )
 
 
@@ -196,7 +200,8 @@ def _pairs(launched: Launched, topology: Topology) -> tuple[int, list[int], list
         num_sources = int(launched.ragged.num_points) // fanout
     if sent is None:
         codes = launched.codes[:num_sources]  # rank and slot
-        ranks = torch.where(codes >= 0, codes >> SLOT_BITS, num_ranks).long()
+        bits = num_slot_bits(room_for(num_ranks))  # of one node
+        ranks = torch.where(codes >= 0, codes >> bits, num_ranks).long()
     else:
         ranks = sent.ranks[:num_sources]
         ranks = torch.where(ranks >= 0, ranks, num_ranks)

@@ -19,6 +19,11 @@ _SIGNATURES = {
     "cuGraphAddEventRecordNode": [_ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_size_t, _ADDRESS],
     "cuGraphAddDependencies": [_ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_size_t],
     "cuGraphRemoveDependencies": [_ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_size_t],
+    "cuMemGetAllocationGranularity": [_ADDRESS, _ADDRESS, _SIZE],
+    "cuMemCreate": [_ADDRESS, ctypes.c_size_t, _ADDRESS, ctypes.c_uint64],
+    "cuMemExportToShareableHandle": [_ADDRESS, ctypes.c_uint64, _SIZE, ctypes.c_uint64],
+    "cuMemImportFromShareableHandle": [_ADDRESS, _ADDRESS, _SIZE],
+    "cuMemRelease": [ctypes.c_uint64],
 }
 
 

@@ -17,6 +17,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from fuscoc_runtime.kernels.exact import exact_conversions
+from fuscoc_runtime.kernels.handles import handles, load_of
 from fuscoc_runtime.kernels.operators import BITS, TYPES, operators
 
 Change = tuple[Any, str, Any]  # an object, a name and the value it is to have
@@ -63,6 +64,7 @@ def _changes() -> list[tuple[Any, dict[str, Any]]]:
     changes = [
         *language,
         *_types(),
+        *handles(),
         *_operands(interpreter.interpreter_semantic),
         *((tl.tensor, name, value) for name, value in operators(theirs)),
         *exact_conversions(),
@@ -85,7 +87,9 @@ def _language() -> Iterator[Change]:
     found = [(place, name, before, getattr(place, name)) for place, name, before in scope._changes]
     scope.restore()
     for place, name, before, value in found:
-        yield place, name, _given(before) if tl.core.is_builtin(before) else value
+        if tl.core.is_builtin(before):
+            value = _given(before)
+        yield place, name, load_of(value) if before is tl.core.load else value
     yield interpreter, "_patch_lang", lambda fn: SimpleNamespace(restore=lambda: None)
     # In Triton 3.6 ``int`` of an array of one element, which numpy refuses from 2.4 on.
     yield tl.tensor, "__index__", lambda self: int(self.handle.data.item())
@@ -146,14 +150,14 @@ def _types() -> Iterator[Change]:
     from triton.runtime import interpreter
 
     get_np_dtype, with_element_ty = interpreter._get_np_dtype, tl.block_type.with_element_ty
-    no_shape = tl.tuple([]), tl.constexpr(1)
+    no_shape, block_type = (tl.tuple([]), tl.constexpr(1)), tl.block_type
     shapes: dict[tuple[int, ...], tuple[Any, Any]] = {}
     np_dtypes: dict[str, Any] = {}
     blocks: dict[tuple[str, str], Any] = {}
 
-    def make_tensor(self: Any, handle: Any, type: Any) -> None:
-        self.handle, self.type, self.dtype = handle, type, type.scalar
-        self.shape, self.numel = shape_of(type) if type.is_block() else no_shape
+    def make_tensor(self: Any, handle: Any, kind: Any) -> None:
+        self.handle, self.type, self.dtype = handle, kind, kind.scalar
+        self.shape, self.numel = shape_of(kind) if type(kind) is block_type else no_shape
 
     def shape_of(type: Any) -> tuple[Any, Any]:
         sizes = tuple(type.shape)

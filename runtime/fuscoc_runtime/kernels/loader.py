@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from fuscoc_runtime.kernels import device
 from fuscoc_runtime.kernels.interpreter import interpreting
 from fuscoc_runtime.manifest.schema import KernelArg, KernelSpec
+from fuscoc_runtime.room import LEAST
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,17 +113,20 @@ class Kernel:
         return code
 
 
-def load_kernel(path: Path, spec: KernelSpec, code: bytes, *, interpreted: bool) -> Kernel:
-    """Load a kernel from its module, whose text is ``code``; the file ``path`` is not read.
+def load_kernel(
+    path: Path, spec: KernelSpec, code: bytes, *, interpreted: bool, room: int = LEAST
+) -> Kernel:
+    """Load a kernel from its module, whose text is ``code``; the file ``path`` is not read. It has
+    ``room`` for so many ranks of a node.
 
-    Every text is executed once for each mode: compiling into the same directory again makes new
-    modules, and kernels of the old ones stay what they were.
+    Every text is executed once for each mode and room: compiling into the same directory again
+    makes new modules, and kernels of the old ones stay what they were.
 
     Raises:
         KernelError: Triton is missing, or the text has no such function, or one that takes
             something else.
     """
-    module = _load_module(path.resolve(), code, interpreted)
+    module = _load_module(path.resolve(), code, interpreted, room)
     function = getattr(module, spec.function, None)
     if function is None:
         raise KernelError(f"{path} has no kernel {spec.function}")
@@ -132,23 +136,29 @@ def load_kernel(path: Path, spec: KernelSpec, code: bytes, *, interpreted: bool)
 
 
 @cache
-def device_module(name: str, *, interpreted: bool) -> ModuleType:
-    """A module of ``fuscoc_runtime.kernels.device``."""
-    with _in_mode(interpreted):
+def device_module(name: str, *, interpreted: bool, room: int = LEAST) -> ModuleType:
+    """A module of ``fuscoc_runtime.kernels.device``, with room for so many ranks of a node."""
+    with _in_mode(interpreted), device.having_room(room):
         return device.load(name)
 
 
 def load_device_kernel(
-    module: str, name: str, arguments: Sequence[str], *, interpreted: bool, num_warps: int = 1
+    module: str,
+    name: str,
+    arguments: Sequence[str],
+    *,
+    interpreted: bool,
+    num_warps: int = 1,
+    room: int = LEAST,
 ) -> Kernel:
     """A kernel of ``fuscoc_runtime.kernels.device``."""
-    function = getattr(device_module(module, interpreted=interpreted), name)
+    function = getattr(device_module(module, interpreted=interpreted, room=room), name)
     args = tuple(KernelArg(argument, "address", argument) for argument in arguments)
     return Kernel(KernelSpec(name, "", name, args, num_warps, ()), function, interpreted)
 
 
 @cache
-def _load_module(path: Path, code: bytes, interpreted: bool) -> ModuleType:
+def _load_module(path: Path, code: bytes, interpreted: bool, room: int) -> ModuleType:
     """Execute the text of a kernel file.
 
     Triton reads the source through ``inspect``, some of it only when a kernel is first launched.
@@ -157,12 +167,12 @@ def _load_module(path: Path, code: bytes, interpreted: bool) -> ModuleType:
     text, short = code.decode(), hashlib.sha256(code).hexdigest()[:16]
     file = str(path.with_name(f"{path.stem}@{short}.py"))
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    mode = "interpreted" if interpreted else "native"
+    mode = f"{'interpreted' if interpreted else 'native'}_{room}"
     name = f"fuscoc_runtime.kernels.loaded_{abs(hash(path)):x}_{short}_{mode}.{path.stem}"
     module = ModuleType(name)
     module.__file__ = file
     sys.modules[name] = module
-    with _in_mode(interpreted):
+    with _in_mode(interpreted), device.having_room(room):
         exec(compile(text, file, "exec"), vars(module))
         device.fix_keys(module)
     return module

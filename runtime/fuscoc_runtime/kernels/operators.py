@@ -70,12 +70,12 @@ def _operator(
         wanted = types.get(name)
         if wanted is None or data.dtype is not wanted:
             return theirs(left, right)
-        in_blocks = left.type.is_block()
+        in_blocks = type(left.type) is block_type
         if type(right) is tensor:
             if right.dtype.name != name or right.handle.data.dtype is not wanted or by_constant:
                 return theirs(left, right)
             value = right.handle.data
-            in_blocks = in_blocks or right.type.is_block()
+            in_blocks = in_blocks or type(right.type) is block_type
         else:
             number = right.value if type(right) is constexpr else right
             fits = range(8 * wanted.itemsize) if by_constant else WHOLE.get(name, ())
@@ -99,24 +99,27 @@ def _moved(theirs: Operator) -> Operator:
     from triton.runtime.interpreter import TensorHandle
 
     tensor, constexpr, block_type = tl.tensor, tl.constexpr, tl.block_type
+    pointer_type, sizes = tl.pointer_type, dict[str, int]()
 
     def add(left: Any, right: Any) -> Any:
         dtype, handle = left.dtype, left.handle
-        if not dtype.is_ptr():
+        if type(dtype) is not pointer_type:
             return theirs(left, right)
-        is_block = in_blocks = left.type.is_block()
+        is_block = in_blocks = type(left.type) is block_type
         if type(right) is tensor:
             offset = right.handle.data
             if TYPES.get(right.dtype.name) is not offset.dtype:
                 return theirs(left, right)
-            in_blocks = in_blocks or right.type.is_block()
+            in_blocks = in_blocks or type(right.type) is block_type
         else:
             number = right.value if type(right) is constexpr else right
             if type(number) is not int or number not in WHOLE["int32"]:
                 return theirs(left, right)
             offset = np.array([number])
-        nbytes = max(1, handle.get_element_ty().primitive_bitwidth // 8)
-        result, kind = handle.data + nbytes * offset.astype(np.uint64), left.type
+        name = dtype.name
+        if name not in sizes:
+            sizes[name] = max(1, handle.get_element_ty().primitive_bitwidth // 8)
+        result, kind = handle.data + sizes[name] * offset.astype(np.uint64), left.type
         if in_blocks and not (is_block and handle.data.shape == result.shape):
             kind = block_type(dtype, list(result.shape))
         return tensor(TensorHandle(result, handle.dtype), kind)

@@ -19,7 +19,7 @@ from fuscoc_runtime.manifest.decode import DecodeError, decode
 from fuscoc_runtime.manifest.program import PathSpec
 from fuscoc_runtime.manifest.schema import KernelSpec, Manifest, ShuffleSpec
 
-SCHEMA = 13
+SCHEMA = 14
 MANIFEST = "manifest.json"
 NO_ARTIFACT = f"not an artifact: it has no {MANIFEST} (write one with `fuscoc compile`)"
 
@@ -145,7 +145,7 @@ def _check_references(root: Path, manifest: Manifest, kernels: Mapping[str, Kern
         extents = shuffle.program.relation.extents_kernel
         optional = [] if extents is None else [extents]
         optional += [] if shuffle.into is None else [shuffle.into.kernel]
-        node = shuffle.node.kernels.values() if shuffle.node is not None else ()
+        node = shuffle.node.all_kernels if shuffle.node is not None else ()
         for name in (*launched, shuffle.program.relation.kernel, *optional, *node):
             if name not in kernels:
                 raise ArtifactError(str(root / MANIFEST), f"has no kernel `{name}`")

@@ -81,8 +81,9 @@ class NodeSpec:
     ``kernels``: names by role, ``count``, ``exchange``, ``assign``, or of short rows ``count``,
     ``exchange``, ``sort``, which also moves them, or of a dense target ``exchange``, ``place``,
     then ``dispatch`` and ``combine``, if there is one; of ``pieces`` ``place``, ``dispatch`` and,
-    before ``combine``, ``clear``. Of a packed target between nodes ``pack`` and ``forward`` are in
-    the stead of ``dispatch``, ``collect`` and ``finish`` in that of ``combine``. A program of the
+    before ``combine``, ``clear``. Between nodes ``pack`` and ``forward`` are in the stead of
+    ``dispatch``, ``collect`` and ``finish`` in that of ``combine``; where there are ``pieces``,
+    ``between`` has the kernels, which move rows one by one. A program of the
     planner takes ``tile_sources`` segments, or that many at once; keys are padded to
     ``padded_keys`` and exchanged by ``key_block``. A rank sends ``partial_bytes`` back for a
     segment. With ``places_results`` what combine makes of a segment goes where the segment lies,
@@ -98,6 +99,18 @@ class NodeSpec:
     places_results: bool
     tile: Mapping[str, int]
     pieces: PiecesSpec | None = None
+    between: NodeSpec | None = None
+
+    @property
+    def combines(self) -> bool:
+        """Whether rows come back."""
+        return not self.kernels.keys().isdisjoint({"combine", "collect"})
+
+    @property
+    def all_kernels(self) -> tuple[str, ...]:
+        """The names of all, those between nodes too."""
+        others = () if self.between is None else self.between.all_kernels
+        return *self.kernels.values(), *others
 
     def point_bytes(self, num_nodes: int) -> int:
         """Bytes that ranks of a node, of so many, tell each other of a point: its slot code and

@@ -136,6 +136,7 @@ class Kernel:
     def __init__(self, library: ctypes.CDLL, name: str, threads: int, shared_bytes: int) -> None:
         self._body = ctypes.cast(getattr(library, name), ctypes.c_void_p)
         self._library, self._cta = library, (threads, shared_bytes)
+        self.shared_bytes = shared_bytes
 
     def launch(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from fuscoc_runtime.engine.node.state import MAX_RANKS
+from fuscoc_runtime.room import LEAST
 
 MAX_FIELDS = 8
 MAX_INPUTS = 8
@@ -14,7 +14,7 @@ class Call(ctypes.Structure):
     """``Call`` of kernels/include/call.cuh: same order, same types."""
 
     _fields_ = [
-        ("window", ctypes.c_uint64 * MAX_RANKS),
+        ("window", ctypes.c_uint64 * LEAST),
         ("source", ctypes.c_uint64 * MAX_FIELDS),
         ("inputs", ctypes.c_uint64 * MAX_INPUTS),
         ("extents", ctypes.c_int64 * MAX_INPUTS),

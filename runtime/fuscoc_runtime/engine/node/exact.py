@@ -20,9 +20,9 @@ from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.windows import allocator
 from fuscoc_runtime.engine.node.report import Planned, Report, signed
-from fuscoc_runtime.engine.node.rings import DROPPED, ROUTING_WORDS, Launched, RingEntry
+from fuscoc_runtime.engine.node.rings import DROPPED, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Programs
-from fuscoc_runtime.engine.node.state import MEETINGS, PLAN_EPOCH, SLOT_BITS, Limits, new_state
+from fuscoc_runtime.engine.node.state import MEETINGS, PLAN_EPOCH, Limits, new_state
 from fuscoc_runtime.engine.node.triton_memory import (
     BACK,
     TritonMemory,
@@ -41,10 +41,10 @@ from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.plan.agree import attempt
 from fuscoc_runtime.plan.links import Link
+from fuscoc_runtime.room import num_routing_words
 
 MAX_POINTS = 1 << 30
 """Of all ranks: kernels count slots in 32 bits, with padding, which is as many at the most."""
-MAX_SLOTS = (1 << SLOT_BITS) - 1
 SMALLEST = Limits(1, 1)
 ENTRY = RingEntry(0, 1, 0, captured=False)  # handles have memory of their own: there is one entry
 POINTS_TOLD = 1024  # by a program at once
@@ -60,7 +60,7 @@ class Known:
         slots, sources: of every rank, and its source segments.
         num_rows: rows that this rank has got: one for every slot, unless the target is compact.
         segments: where its source segments lie; see ``new_segments``.
-        first_slots: int32 [num_sources, MAX_RANKS].
+        first_slots: int32 [num_sources, ranks that there is room for].
     """
 
     launched: Launched
@@ -92,6 +92,7 @@ class ExactNode:
 
     rails: Rails | None = None
     is_out_of_step = False  # between nodes, as `NodeKernels` has it
+    is_judged = False  # whether nodes tell each other verdicts
     link: Link | None = None
     """What was measured of the network, if it was."""
 
@@ -108,18 +109,19 @@ class ExactNode:
         self._agree = program.load("known", "agree", ("call", "joins", "num_slots"))
         tell = ("call", "number", "num_sources", "fanout", "weights", "known", "refuses")
         self._tell = program.load("known", "tell", tell)
-        follow = ("call", "num_sources", "fanout", "segments", "known")
+        follow = ("call", "num_sources", "fanout", "segments", "known", "own_sources")
         self._follow = program.load("answer", "follow", follow)
         self.zeroes_results, self._fanout = node.places_results, shuffle.program.fanout
         self._members, device = members, members.device
         self.state, self.page = new_state(members.topology.num_ranks, device)
-        self.report = Report(device, program.num_ranks)
-        self._routing = torch.zeros(ROUTING_WORDS, dtype=torch.int32, device=device)  # of combines
+        self.report = Report(device, program.num_ranks, self.is_judged)
+        num_words = num_routing_words(program.room)
+        self._routing = torch.zeros(num_words, dtype=torch.int32, device=device)  # of combines
         self._programs = program.model(num_sms)
         self._epoch = 0  # dispatches launched
-        self._most_slots = MAX_SLOTS
+        self._most_slots = program.most_slots
         if program.target.kind == "packed" and program.target.capacity is not None:
-            self._most_slots = min(MAX_SLOTS, program.target.capacity)
+            self._most_slots = min(program.most_slots, program.target.capacity)
         members.meet("opening")  # a rank that has no kernels does not come
         self._allocate = allocator(members)
         self._memory = self._new_memory(SMALLEST)
@@ -153,7 +155,7 @@ class ExactNode:
         """Memory of a dispatch, before peers wait for it; None if kernels cannot count it."""
         program = self._program
         num_points = num_sources * self._fanout * program.num_ranks
-        if num_points > MAX_POINTS or num_slots > MAX_SLOTS:
+        if num_points > MAX_POINTS or num_slots > program.most_slots:
             return None
         return Work(
             new_buffers(program, num_sources),
@@ -245,13 +247,22 @@ class ExactNode:
         launched = replace(
             asked.launched, num_sources=num_sources, codes=codes, routing=routing, weights=weights
         )
-        table = self._table(launched, segments, first)
-        values = {"call": table.data_ptr(), "num_sources": num_sources, "fanout": self._fanout}
-        values |= {"segments": each, "known": address(asked.launched.routing)}
-        self._follow.launch(values, max(1, min(num_sources // SEGMENTS, self._programs.reducers)))
-        return replace(
+        known = replace(
             asked, launched=launched, sources=sources, segments=segments, first_slots=first
         )
+        self._adopt(known, asked, each, num_sources)
+        return known
+
+    def _adopt(self, known: Known, asked: Known, each: int, own_sources: int) -> None:
+        """Fill in what was ``asked`` of a routing ``known`` by that, of so many segments of this
+        rank's own."""
+        launched, fanout = known.launched, self._fanout
+        table = self._table(launched, known.segments, known.first_slots)
+        values = {"call": table.data_ptr(), "num_sources": launched.num_sources, "fanout": fanout}
+        values |= {"segments": each, "known": address(asked.launched.routing)}
+        values["own_sources"] = own_sources
+        programs = min(launched.num_sources // SEGMENTS, self._programs.reducers)
+        self._follow.launch(values, max(1, programs))
 
     def combine(
         self,
@@ -392,7 +403,7 @@ class ExactNode:
         held = self.limits
         limits = Limits(
             _grown(wanted.max_sources, held.max_sources),
-            min(_grown(wanted.capacity, held.capacity), MAX_SLOTS),
+            min(_grown(wanted.capacity, held.capacity), self._program.most_slots),
         )
         epoch, meetings = self.state[[PLAN_EPOCH, MEETINGS]].tolist()  # waits for the device
         self._meet()

@@ -157,9 +157,11 @@ class ExactEngine:
             if prepared is None:
                 prepared = attempt(self.members.rank, lambda: self._prepare(positional, named, own))
             known = self._move(prepared, own, doubt)
-            if isinstance(known, Known) and self.reply is not None:
+            if isinstance(known, Known):
                 assert isinstance(prepared, _Prepared)
-                reply = self.reply.answering(known, prepared, own)
+                table = self._table(prepared.arguments) if own is None else own.table
+                if self.reply is not None:
+                    reply = self.reply.answering(known, prepared, table)
         if isinstance(known, Planned):
             problem = prepared if isinstance(prepared, FuscoRuntimeError) else None
             if problem is None and doubt is not None:
@@ -170,7 +172,6 @@ class ExactEngine:
         self._held = self._number
         arguments = prepared.arguments
         shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
-        table = self._table(arguments) if own is None else own.table
         handle = ExactHandle(
             self, known, arguments.extents, shapes, arguments.weights, reply, table=table
         )
@@ -182,24 +183,20 @@ class ExactEngine:
         return ExactDispatched(rows, handle)
 
     def answering(
-        self, asked: Known, prepared: _Prepared, earlier: ExactHandle | None
+        self, asked: Known, prepared: _Prepared, table: Mapping[str, Tensor]
     ) -> ExactHandle:
-        """The handle by which rows of this reply come back for a dispatch of the other shuffle, or
-        one along the routing of an ``earlier`` one."""
+        """The handle by which rows of this reply come back for a dispatch of the other shuffle,
+        whose keys that ``table`` places, if one does."""
         assert self._asks is not None
-        arguments, weights = prepared.arguments, prepared.weights
-        if earlier is None:
-            each = self._asks.shuffle.segments_answered
-            known = self.node.follow(asked, each, weights)
-            if isinstance(known, FuscoRuntimeError):
-                raise known
-        else:
-            assert earlier.reply is not None
-            known = earlier.reply.known
-            launched = replace(known.launched, weights=weights)
-            known = replace(known, launched=launched, number=asked.number)
+        arguments, each = prepared.arguments, self._asks.shuffle.segments_answered
+        try:
+            known = self.node.follow(asked, each, prepared.weights)
+        except FuscoRuntimeError as error:  # while slabs or windows were to grow
+            self._watch.loss = copy(error)
+            raise
+        if isinstance(known, FuscoRuntimeError):
+            raise known
         shapes = sizes.result_shapes(self.shuffle, arguments.extents)
-        table = self._table(arguments) if earlier is None else earlier.table
         return ExactHandle(self, known, arguments.extents, shapes, arguments.weights, table=table)
 
     def combine(
@@ -285,7 +282,8 @@ class ExactEngine:
     @property
     def private_bytes(self) -> int:
         """Bytes held between calls, besides: those of handles are not the engine's."""
-        return self.node.private_bytes
+        of_reply = 0 if self.reply is None else self.reply.private_bytes
+        return self.node.private_bytes + of_reply
 
     def close(self) -> None:
         """Let go of the window and the kernels; no call may follow. Memory that the network may
@@ -311,7 +309,7 @@ class ExactEngine:
                 for each in (self, self.reply, self._asks):
                     if each is not None:
                         each._watch.raise_loss()
-                self._check_step()
+                        each._check_step()
                 self._find()
                 try:
                     yield
@@ -368,7 +366,9 @@ class ExactEngine:
                 raise prepared
             return self._refused()
         fields = [*prepared.arguments.fields.values(), *prepared.numbers]
-        weights = prepared.weights if self.reply is None else None
+        # Those of a reply are told before its combine, but between nodes.
+        tells = self.reply is None or self.node.rails is not None
+        weights = prepared.weights if tells else None
         if earlier is not None:
             return self.node.dispatch_again(self._number, fields, earlier.known, weights)
         if prepared.work is None:  # there is more than kernels can count

@@ -6,8 +6,10 @@ the host waits for the counts alone. All ranks of the job read from them the sam
 segments: whether one refuses the call, and whether one has more of them than there are places for.
 Then nothing has been stored, and all launch again, with more places. Slots are counted by each node
 alone: if its windows are too small, its ranks make larger ones, and take on once more what has
-landed already; other nodes need not know. A call along a known routing has as many places as the
-dispatch that planned it, so nothing waits.
+landed already; other nodes need not know. Where slots are given, or a rank may have only so many,
+they do know: nodes tell each other a verdict before rows move (kernels/device/verdicts.py), and
+plan once more together. A call along a known routing has as many places as the dispatch that
+planned it, so nothing waits.
 """
 
 from __future__ import annotations
@@ -31,11 +33,16 @@ from fuscoc_runtime.engine.node.rail_calls import (
     new_work,
 )
 from fuscoc_runtime.engine.node.rail_commands import PointExchange, gather_in_node
-from fuscoc_runtime.engine.node.report import Planned
+from fuscoc_runtime.engine.node.report import GROWS, REFUSES, Planned
 from fuscoc_runtime.engine.node.rings import DROPPED, Launched, Sent
 from fuscoc_runtime.engine.node.slabs import SlabMemory, Slabs, new_slab_memory
 from fuscoc_runtime.engine.node.state import Limits
-from fuscoc_runtime.engine.node.triton_memory import TritonMemory, new_scratch
+from fuscoc_runtime.engine.node.triton_memory import (
+    TritonMemory,
+    new_buffers,
+    new_scratch,
+    new_segments,
+)
 from fuscoc_runtime.engine.node.triton_program import COMBINED
 from fuscoc_runtime.errors import FuscoRuntimeError, PreparationError
 from fuscoc_runtime.kernels.loader import address
@@ -50,12 +57,12 @@ class RailKnown(Known):
 
     Attributes:
         work: memory of the dispatch, with places for as many segments of every rank.
-        inputs, extents: of the relation; no caller changes them.
+        inputs, extents: of the relation, by name; no caller changes them.
     """
 
     work: RailWork
-    inputs: tuple[Tensor, ...]
-    extents: tuple[int, ...]
+    inputs: Mapping[str, Tensor]
+    extents: Mapping[str, int]
 
     @property
     def num_sources(self) -> int:
@@ -65,7 +72,7 @@ class RailKnown(Known):
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [*super().tensors, *self.work.tensors, *self.inputs]
+        return [*super().tensors, *self.work.tensors, *self.inputs.values()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +93,8 @@ class Shared:
 
 
 class ExactRails(ExactNode):
-    """A shuffle with a packed target among the ranks of several nodes; construction is collective
-    over ``members``. ``limits`` are of the segments that a rank takes on."""
+    """A shuffle among the ranks of several nodes; construction is collective over ``members``.
+    ``limits`` are of the segments that a rank takes on."""
 
     rails: Rails
 
@@ -104,12 +111,18 @@ class ExactRails(ExactNode):
         self._num_nodes = members.topology.num_nodes
         self._sizes = Places(shuffle, node, members.topology)
         self._places = self._sizes.first  # of the next dispatch, on all ranks
+        target = shuffle.program.target
+        self.is_judged = target.kind == "dense" or target.capacity is not None
+        self._begun: Tensor | None = None  # source cells that segments of a call begin with
         super().__init__(artifact, shuffle, node, members, num_sms)
         self.rails = Rails(members)
         self._shared: Shared | None = self._new_shared(self._places)
         self._points: dict[int, PointExchange] = {}
         told = self._program.load("hop", "tell", ("told", "place"))
         self._kernels = {"again": self._again, "tell": self._tell, "told": told}
+        if self.is_judged:
+            judge = self._program.load("known", "judge", ("call",))
+            self._kernels |= {"agree": self._agree, "judge": judge}
 
     @property
     def private_bytes(self) -> int:
@@ -123,7 +136,8 @@ class ExactRails(ExactNode):
         return len(self._calls_of(self._places).slabs.rounds)
 
     def new_work(self, num_sources: int, num_slots: int) -> RailWork | None:
-        if num_sources * self._fanout * self._topology.num_ranks > MAX_POINTS:
+        num_points = num_sources * self._fanout * self._topology.num_ranks
+        if num_points > MAX_POINTS or num_slots > self._program.most_slots:
             return None
         return self._new_work(num_sources, self._places)
 
@@ -146,12 +160,17 @@ class ExactRails(ExactNode):
                 larger slabs or windows.
         """
         assert isinstance(work, RailWork)
-        kept = tuple(each.clone() for each in inputs)  # handles last
-        given = self._given(source, kept, extents, weights)
+        program = self._shuffle.program
+        kept = {  # handles last
+            name: each.clone() for name, each in zip(program.inputs, inputs, strict=True)
+        }
+        sizes = dict(zip(program.extents, extents, strict=True))
+        given = self._given(source, kept, sizes, weights)
         while True:
             fits = num_sources <= work.places
             packed, says = (num_sources, 0) if fits else (0, num_sources)
-            call = RailCall(_tag(number, number, weights is not None), None, packed, says)
+            tag = _tag(number, number, weights is not None)
+            call = RailCall(tag, None, packed, says, num_slots)
             self._begin(work, faults)
             planned = self._start(work, call, given)
             if planned.is_aborted or min(planned.sources) < 0:
@@ -161,21 +180,26 @@ class ExactRails(ExactNode):
                 return planned
             if most <= work.places:
                 break
-            work = self._make_room(most, num_sources)
-        while max(planned.slots) > self.limits.capacity:
-            problem = self._grow(Limits(self.limits.max_sources, max(planned.slots)))
-            if problem is not None:
-                raise problem
+            work = self._make_room(self._sizes.size_of(most), num_sources)
+        while planned.verdict != REFUSES:
+            if max(planned.slots) > self.limits.capacity:
+                problem = self._grow(Limits(self.limits.max_sources, max(planned.slots)))
+                if problem is not None:
+                    raise problem
+            elif planned.verdict != GROWS:
+                break
             self._begin(work)
             planned = self._start(work, call, given, has_landed=True)
             if planned.is_aborted:
                 return planned
+        if planned.verdict == REFUSES:
+            return planned
         self._places = self._sizes.next(work.places, most)
         slots = planned.slots[self._program.rank]
         launched = self._launched(work, num_sources, weights is not None, slots)
         return RailKnown(
             launched, number, planned.slots, planned.sources, planned.num_rows, work.segments,
-            work.buffers["first_slots"], work, kept, tuple(extents),
+            work.buffers["first_slots"], work, kept, sizes,
         )  # fmt: skip
 
     def dispatch_again(
@@ -186,17 +210,57 @@ class ExactRails(ExactNode):
         assert isinstance(known, RailKnown)
         work = self._new_work(known.num_sources, known.work.places)
         tag = _tag(number, known.number, weights is not None)
-        call = RailCall(tag, known.number, known.num_sources)
+        slots = known.launched.num_slots
+        call = RailCall(tag, known.number, known.num_sources, num_slots=slots)
         given = self._given(source, known.inputs, known.extents, weights)
         self._begin(work)
         self._follow_up(known, work, call, given)
-        has_weights, slots = weights is not None, known.launched.num_slots
-        launched = self._launched(work, known.num_sources, has_weights, slots)
+        launched = self._launched(work, known.num_sources, weights is not None, slots)
         first = work.buffers["first_slots"]
         return replace(
             known, launched=launched, number=number, segments=work.segments, first_slots=first,
             work=work,
         )  # fmt: skip
+
+    def follow(self, asked: Known, each: int, weights: Tensor | None) -> Known | FuscoRuntimeError:
+        """See `ExactNode.follow`; weights have come with what was asked, whose places have room for
+        as many answers. Collective over the ranks of all nodes where slabs have to grow.
+
+        Raises:
+            FuscoRuntimeError: as `dispatch`.
+        """
+        assert isinstance(asked, RailKnown)
+        assert self._shared is not None
+        program, places, own = self._program, asked.work.places // each, asked.num_sources // each
+        if places > self._shared.places:
+            self._make_room(places, 0)
+        if max(asked.slots) > self.limits.capacity:
+            problem = self._grow(Limits(self.limits.max_sources, max(asked.slots)))
+            if problem is not None:
+                raise problem
+        taken_on, fanout = self._num_nodes * places, self._fanout
+        buffers, segments = new_buffers(program, taken_on), new_segments(program, own)
+        work = RailWork(buffers, segments, {}, places, asked.work.own)
+        launched, come = asked.launched, asked.launched.weights
+        assert launched.sent is not None
+        launched = replace(
+            launched,
+            num_sources=taken_on,
+            codes=launched.codes.view(taken_on, fanout),
+            routing=buffers["routing"],
+            weights=None if come is None else come.view(taken_on, fanout),
+            sent=Sent(own, launched.sent.ranks.view(own, fanout)),
+        )
+        known = replace(
+            asked,
+            launched=launched,
+            sources=tuple(count // each for count in asked.sources),
+            segments=segments,
+            first_slots=buffers["first_slots"],
+            work=work,
+        )
+        self._adopt(known, asked, each, own)
+        return known
 
     def combine(
         self,
@@ -209,7 +273,7 @@ class ExactRails(ExactNode):
         """See `ExactNode.combine`. Weights that are late, which all ranks give then or none, travel
         before; others have done so with the rows."""
         assert isinstance(known, RailKnown)
-        taken_on = known.launched.weights
+        taken_on = None if weights is None else known.launched.weights
         if weights is not None and (is_late or taken_on is None):
             exchange = self._points_between(known.work.places)
             exchange.sent[:, : len(weights)] = weights
@@ -285,12 +349,16 @@ class ExactRails(ExactNode):
     def _given(
         self,
         source: Sequence[Tensor],
-        inputs: Sequence[Tensor],
-        extents: Sequence[int],
+        inputs: Mapping[str, Tensor],
+        extents: Mapping[str, int],
         weights: Tensor | None,
     ) -> dict[str, int]:
         """The arguments of a dispatch, as kernels are given them."""
-        given = self._program.given(inputs, extents) | self._program.fields_left(source)
+        program = self._shuffle.program
+        given = self._program.given(
+            [inputs[name] for name in program.inputs], [extents[name] for name in program.extents]
+        )
+        given |= self._program.fields_left(source)
         if weights is not None:
             given["own_weights"] = address(weights)
         self._begun = self._program.bits_of_cells(source)  # until all is launched
@@ -335,6 +403,8 @@ class ExactRails(ExactNode):
         routing.zero_()
         if faults is not None:
             routing[DROPPED + 1 : DROPPED + 2].copy_(faults)
+        if self._begun is not None:
+            self._begun.zero_()
         if self._program.is_compact:  # before the peers know that this rank joins the call
             self._memory.part("row_index", torch.int64, self.limits.capacity).fill_(-1)
         self._epoch += 1
@@ -353,13 +423,14 @@ class ExactRails(ExactNode):
         calls = self._calls.get(places)
         if calls is None:
             assert self._shared is not None
+            judged = {"most_slots": self._most_slots} if self.is_judged else {}
             slabs = Slabs(
                 self._shuffle, self._spec, self._topology, places, self._shared.slabs,
                 self._is_one_round,
             )  # fmt: skip
             calls = self._calls[places] = self._new_calls(
                 self._program, self.rails, slabs, self._memory, self._programs,
-                self._shared.scratch, self._words({}), self._kernels, places,
+                self._shared.scratch, self._words(judged), self._kernels, places,
             )  # fmt: skip
         return calls
 
@@ -380,13 +451,12 @@ class ExactRails(ExactNode):
         most = max(limits.max_sources, self._num_nodes * self._places)
         return super()._new_memory(replace(limits, max_sources=most))
 
-    def _make_room(self, num_sources: int, own_sources: int) -> RailWork:
-        """Memory for a dispatch of so many segments of any rank; collective over all of them.
+    def _make_room(self, places: int, own_sources: int) -> RailWork:
+        """Memory for a dispatch with so many places; collective over all ranks.
 
         Raises:
             FuscoRuntimeError: a rank has none, as all of them say.
         """
-        places = self._sizes.size_of(num_sources)
 
         def make() -> RailWork:
             if self._shared is None or places > self._shared.places:

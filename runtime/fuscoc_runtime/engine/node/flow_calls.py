@@ -110,7 +110,6 @@ class FlowCalls(RailCalls):
         slabs, counts = self.slabs, self._counts
         memory = slabs.memory
         number = self._flows["number"]
-        self._begun = Launch(self._kernels["told"], "one", {"place": "begun"})
         leave = Launch(number, "nodes", {"has_landed": "zero", "numbers": "numbers.own"})
         land = Launch(
             number, "nodes", {"has_landed": "one", "numbers": "numbers.others", "counts": "zero"}
@@ -120,9 +119,9 @@ class FlowCalls(RailCalls):
         exchange = self._rails.command(_both(said, counted), is_told=True)
         share = Launch(self._flows["share"], "one", {"told": "told_counts"})
         planning = commands.planning()
-        forth: list[Command] = [*commands.packing(), leave, exchange, self._ended, land, share]
+        forth: list[Command] = [*commands.packing(), leave, exchange, self._arrives, land, share]
         forth += [*planning, self._meet]
-        self._moving = self._list([*commands.moving(), self._ended])
+        self._moving = self._list([*commands.moving(), self._arrives])
         num_fields = len(self._memory.forth)
         self._carrying = {
             each.name: self._list(self._carry(each, count))
@@ -152,7 +151,7 @@ class FlowCalls(RailCalls):
             return []
         is_back = leaves.side == 1
         legs = [each.back if is_back else each for each in ways.legs]
-        travel = self._list([self._begun, *self._stages(legs, both, is_back, going.num_lanes)])
+        travel = self._list([self._departs, *self._stages(legs, both, is_back, going.num_lanes)])
         return [self._carrying[leaves.name], travel, self._carrying[lands.name]]
 
     def _stages(
@@ -197,7 +196,6 @@ class FlowCalls(RailCalls):
         counts = self._counts
         return {
             "zero": 0,
-            "begun": 0,
             "nodes": self._program.num_nodes,
             "numbers.own": own,
             "numbers.others": others,
@@ -223,7 +221,6 @@ class FlowCalls(RailCalls):
         assert isinstance(work, FlowWork)
         alike = {
             "one": 1,
-            "begun": 0,
             "nodes": self._program.num_nodes,
             "places": self._places,
             "ranks_of_node": self._program.num_ranks,

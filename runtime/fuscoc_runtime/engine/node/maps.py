@@ -22,11 +22,11 @@ from fuscoc_runtime.engine.node.engine import NodeDispatched, NodeEngine, curren
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.point_kernels import values_at_points, weights_of_slots
-from fuscoc_runtime.engine.node.state import SLOT_BITS
 from fuscoc_runtime.engine.node.weights import WEIGHT_BITS, put_weights
 from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.engine.row_fields import like_the_source
 from fuscoc_runtime.engine.row_kernels import take_rows, weigh_rows
+from fuscoc_runtime.room import num_slot_bits, room_for
 
 UNIT_WEIGHT = 0x3F800000 << WEIGHT_BITS  # the bits of 1.0f, where a point keeps its weight
 
@@ -203,10 +203,11 @@ class NodeMaps:
         """Slot codes [..., fanout], those of this rank for the rows that the slots refer to, once
         for every segment."""
         rank = self._rank_in_node
-        here = (codes >= 0) & (codes >> SLOT_BITS == rank)
-        slot = torch.where(here, codes & (1 << SLOT_BITS) - 1, 0).clamp(max=len(row_index) - 1)
+        bits = num_slot_bits(room_for(self._engine.members.topology.ranks_per_node))
+        here = (codes >= 0) & (codes >> bits == rank)
+        slot = torch.where(here, codes & (1 << bits) - 1, 0).clamp(max=len(row_index) - 1)
         first = here & (here.cumsum(-1) == 1)
-        own = torch.where(first, row_index[slot].int() | rank << SLOT_BITS, -1)
+        own = torch.where(first, row_index[slot].int() | rank << bits, -1)
         return torch.where(here, own, codes)
 
     def _slot_weights(self, handle: NodeHandle) -> tuple[Tensor, Tensor]:

@@ -20,11 +20,9 @@ from fuscoc_runtime.comm.windows import node_allocator
 from fuscoc_runtime.engine.node.call import Call
 from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, NodeProgram
 from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes
-from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, HandleRings, Launched, RingEntry
+from fuscoc_runtime.engine.node.rings import HandleRings, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Schedule, model_schedule, num_early
 from fuscoc_runtime.engine.node.state import (
-    MAX_RANKS,
-    SLOT_BITS,
     Limits,
     bits_of_cells,
     lay_out,
@@ -39,6 +37,7 @@ from fuscoc_runtime.kernels.cuda import (
     load_kernels,
     set_words,
 )
+from fuscoc_runtime.room import LEAST, num_routing_words, num_slot_bits
 
 
 class CudaNode:
@@ -72,10 +71,10 @@ class CudaNode:
         rank, num_ranks = 0, 1
         if node_group is not None:
             rank, num_ranks = dist.get_rank(node_group), dist.get_world_size(node_group)
-        if num_ranks > MAX_RANKS:
-            raise ValueError(f"{num_ranks} ranks in a node, more than {MAX_RANKS}")
-        if limits.capacity >= 1 << SLOT_BITS:
-            raise ValueError(f"a capacity of {limits.capacity} is beyond {(1 << SLOT_BITS) - 1}")
+        if num_ranks > LEAST:
+            raise ValueError(f"{num_ranks} ranks in a node, more than {LEAST}")
+        if limits.capacity >> (bits := num_slot_bits(LEAST)):
+            raise ValueError(f"a capacity of {limits.capacity} is beyond {(1 << bits) - 1}")
         properties = torch.cuda.get_device_properties(device)
         self.num_sms = properties.multi_processor_count
         capability = (properties.major, properties.minor)
@@ -92,6 +91,11 @@ class CudaNode:
         combines += [f"{combines[0]}_{number}" for number in range(1, len(program.summed))]
         self._combines = [kernels[name] for name in combines if name in kernels]
         self._lend = kernels.get(f"{program.name}_lend")
+        self._few = {  # what few CTAs run instead
+            kernels[name.removesuffix("_few")]: kernel
+            for name, kernel in kernels.items()
+            if name.endswith("_few")
+        }
         few = program.num_tiles(limits.max_sources) <= MAX_STAGED_PLANS
         self._is_staged = few and self._staged is not None
 
@@ -105,7 +109,7 @@ class CudaNode:
         self._staged_sources = self._num_staged(num_ranks)
         sections, nbytes = self._sections(num_ranks)
         self._window = node_allocator(node_group, device)(nbytes)
-        self.state, self.page = new_state(MAX_RANKS, device)
+        self.state, self.page = new_state(LEAST, device)
         self._cta_counts = torch.zeros(
             self.num_sms * program.num_columns, dtype=torch.int64, device=device
         )
@@ -124,7 +128,7 @@ class CudaNode:
                 torch.full((self._num_codes, program.fanout), -1, dtype=torch.int32, device=device),
                 torch.zeros(program.num_keys, dtype=torch.int32, device=device),
                 torch.zeros(program.num_keys, dtype=torch.int32, device=device),
-                torch.zeros(ROUTING_WORDS, dtype=torch.int32, device=device),
+                torch.zeros(num_routing_words(LEAST), dtype=torch.int32, device=device),
             )
             for _ in range(limits.num_entries)
         ]
@@ -295,15 +299,20 @@ class CudaNode:
             call.plan_ctas = min(self._ctas, call.plan_ctas)
             self._launch(self._dispatch, call.plan_ctas, address)
         else:
-            # Both at once only where they may have all SMs. Where some rows leave before there is a
-            # plan, senders then find SMs that do not plan.
-            early = self._is_hopper and self._ctas == self.num_sms
+            # Both at once only where they may have all SMs, or a dispatch leaves a plan some. Where
+            # some rows leave before there is a plan, senders then find SMs that do not plan.
+            beside = self._is_hopper and self._leaves_plan_sms
+            early = beside or (self._is_hopper and self._ctas == self.num_sms)
             sends_first = not self.program.scatters and self.program.pieces is None
             room = self._ctas - call.send_ctas * (early and sends_first)
             call.plan_ctas = max(1, min(call.plan_ctas, room))
             self._launch(self._plan, call.plan_ctas, address)
-            num_ctas = self._num_copy_ctas(max(num_sources, num_slots))
-            self._launch(self._dispatch, num_ctas, address, early)
+            num_rows = max(num_sources, num_slots)
+            num_ctas = self._num_copy_ctas(num_rows)
+            if beside:
+                num_ctas = min(num_ctas, self._ctas - call.plan_ctas)
+            kernel = self._of_few(self._dispatch, num_ctas, num_rows)
+            self._launch(kernel, num_ctas, address, early)
         return handle
 
     def _of_handle(self, entry: RingEntry, source: Sequence[torch.Tensor]) -> dict[str, Any]:
@@ -321,6 +330,15 @@ class CudaNode:
 
     def _num_plan_ctas(self, num_sources: int) -> int:
         return self.program.num_tiles(num_sources)
+
+    @property
+    def _leaves_plan_sms(self) -> bool:
+        """Whether a dispatch that may not have all SMs does without some while a plan is made."""
+        return False
+
+    def _of_few(self, kernel: CudaKernel, num_ctas: int, num_rows: int) -> CudaKernel:
+        """What moves so many rows in so many CTAs."""
+        return kernel
 
     def combine(
         self,
@@ -349,11 +367,12 @@ class CudaNode:
         self._bind_points(handle)
         call, call.rows_ticket, call.refuses = self._call, rows_ticket, 0
         address = (stream or torch.cuda.current_stream()).cuda_stream
-        num_ctas = self._num_copy_ctas(max(handle.num_sources, handle.num_slots))
+        num_rows = max(handle.num_sources, handle.num_slots)
+        num_ctas = self._num_copy_ctas(num_rows)
         for kernel, row, result in zip(self._combines, rows, results, strict=True):
             call.rows = row.data_ptr()
             call.result, call.result_bytes = result.data_ptr(), result.nbytes
-            self._launch(kernel, num_ctas, address)
+            self._launch(self._of_few(kernel, num_ctas, num_rows), num_ctas, address)
         return results
 
     def refuse_dispatch(self, stream: torch.cuda.Stream | None = None) -> RingEntry:

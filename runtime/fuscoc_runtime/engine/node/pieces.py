@@ -17,9 +17,11 @@ from fuscoc_runtime.engine.node.nvlink import CudaNode
 from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, NodeProgram
 from fuscoc_runtime.engine.node.rings import Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Schedule
-from fuscoc_runtime.engine.node.state import MAX_RANKS, Limits, lay_out
+from fuscoc_runtime.engine.node.state import Limits, lay_out
 from fuscoc_runtime.errors import OptionError
+from fuscoc_runtime.kernels.cuda import CudaKernel
 from fuscoc_runtime.manifest.schema import PiecesSpec
+from fuscoc_runtime.room import LEAST
 
 MAX_RAGGED_ENTRIES = 16384
 """Of outer indices with sizes of their own, for whose boxes there is memory."""
@@ -38,6 +40,10 @@ PART_BYTES = 8192
 
 CTA_BYTES = 32 << 10
 """Bytes of a small call for every CTA: more CTAs take longer to start and to meet."""
+
+FEW_CTAS, SMALL_CALL = 24, 8 << 20
+"""Fewer CTAs move less than NVLink carries, and have kernels of their own for more than a small
+call, of so many bytes; from so many on, one does without an SM while another one plans."""
 
 PLAN_THREADS, KEPT_ENTRIES = 512, 8
 """Threads of a CTA that look at an entry each, where kernels keep no boxes; or at so many, where
@@ -95,7 +101,7 @@ class PiecesNode(CudaNode):
             self.pieces, limits, program.fanout, is_ragged=program.ragged
         )
         self.max_boxes = most * self.pieces.per_entry
-        num_cells = self.max_boxes * MAX_RANKS
+        num_cells = self.max_boxes * LEAST
         comes_back = f"{program.name}_combine" in program.launches
         # Ranges that are no whole lines have up to 15 bytes in between, fewer than their lines.
         room = bytes_sent * self.pieces.line_parts + num_cells * BOX_PADDING
@@ -144,8 +150,8 @@ class PiecesNode(CudaNode):
         of_handle = {
             "boxes_back": box_words,
             "num_boxes": 1,
-            "moved": 2 + MAX_RANKS,
-            "made_of": MAX_INPUTS + MAX_RANKS + 1 + MAX_RANKS,
+            "moved": 2 + LEAST,
+            "made_of": MAX_INPUTS + LEAST + 1 + LEAST,
             "filled": self.limits.capacity // 64 + 1,
         }
         for_all = dict.fromkeys(
@@ -201,8 +207,23 @@ class PiecesNode(CudaNode):
 
     def _num_copy_ctas(self, num_rows: int) -> int:
         """An even number: they come in pairs."""
-        num_bytes = num_rows * self.program.fanout * sum(self._row_bytes)
-        return min(self._ctas, max(2, 2 * -(-num_bytes // (2 * CTA_BYTES))))
+        return min(self._ctas, max(2, 2 * -(-self._num_bytes(num_rows) // (2 * CTA_BYTES))))
+
+    def _num_bytes(self, num_rows: int) -> int:
+        return num_rows * self.program.fanout * sum(self._row_bytes)
+
+    @property
+    def _leaves_plan_sms(self) -> bool:
+        """A CTA that plans takes one of many."""
+        return not self.pieces.entry_points and FEW_CTAS < self._ctas < self.num_sms
+
+    def _of_few(self, kernel: CudaKernel, num_ctas: int, num_rows: int) -> CudaKernel:
+        """A kernel with more shared memory than the one before waits until all of that has ended,
+        which is long for a small call."""
+        if num_ctas >= FEW_CTAS or kernel not in self._few:
+            return kernel
+        of_few, is_small = self._few[kernel], self._num_bytes(num_rows) <= SMALL_CALL
+        return kernel if is_small and of_few.shared_bytes > kernel.shared_bytes else of_few
 
     def _num_plan_ctas(self, num_sources: int) -> int:
         each = 1 if self.program.looks_up else KEPT_ENTRIES

@@ -4,9 +4,9 @@ all have read."""
 from __future__ import annotations
 
 from fuscoc_runtime.engine.node.slabs import MOST_SENT, lay_out_slab, num_places
-from fuscoc_runtime.engine.node.state import SLOT_BITS
 from fuscoc_runtime.engine.sizes import worst_capacity
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
+from fuscoc_runtime.room import num_slot_bits, room_for
 from fuscoc_runtime.topology import Topology
 
 FIRST_SOURCES, FIRST_SENT = 128, 16 << 20
@@ -25,12 +25,18 @@ class Places:
     def __init__(self, shuffle: ShuffleSpec, node: NodeSpec, topology: Topology) -> None:
         self._given = shuffle, node, topology
         self._carried: dict[int, bool] = {}
+        self._reply: Places | None = None  # those of answers
+        if (reply := shuffle.reply) is not None:
+            assert reply.node is not None, "kernels are there for both or none"
+            self._reply = Places(reply, reply.node, topology)
 
     @property
     def first(self) -> int:
         """What the first dispatch has."""
         places = self.size_of(1)
         while 2 * places <= FIRST_SOURCES and self._sent(2 * places) <= FIRST_SENT:
+            if not self.are_carried(2 * places):
+                break
             places *= 2
         return places
 
@@ -49,8 +55,14 @@ class Places:
         """Whether slabs carry so many, and kernels count their slots on any rank."""
         if places not in self._carried:
             shuffle, _, topology = self._given
-            slots = worst_capacity(shuffle, topology.num_ranks, places)
-            self._carried[places] = self._sent(places) <= MOST_SENT and not slots >> SLOT_BITS
+            slots = 0  # of a dense target hosts have looked at them
+            if shuffle.program.target.kind == "packed":
+                slots = worst_capacity(shuffle, topology.num_ranks, places)
+            bits = num_slot_bits(room_for(topology.ranks_per_node))
+            carried = self._sent(places) <= MOST_SENT and not slots >> bits
+            if self._reply is not None:
+                carried &= self._reply.are_carried(places // shuffle.segments_answered)
+            self._carried[places] = carried
         return self._carried[places]
 
     def _sent(self, places: int) -> int:

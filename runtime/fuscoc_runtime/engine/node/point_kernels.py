@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.engine.node.rings import Launched
-from fuscoc_runtime.engine.node.state import SLOT_BITS
 from fuscoc_runtime.kernels.launches import start
 from fuscoc_runtime.kernels.loader import device_module
+from fuscoc_runtime.room import first_source, num_slot_bits, room_for
 
 TILE = 1024
 INTERPRETED_TILE = 1 << 16
@@ -25,27 +25,28 @@ def weights_of_slots(
 
     ``points`` int64 [num_ranks, max_sources, fanout] are those that the peers have told.
     """
-    _, max_sources, fanout = points.shape
+    num_ranks, max_sources, fanout = points.shape
     assert handle.weights is not None
-    own = handle.weights.contiguous()
+    room = room_for(num_ranks)
+    own, sources = handle.weights.contiguous(), handle.routing[first_source(room) :]
     of_slot = torch.zeros(capacity, dtype=torch.float32, device=points.device)
     held = torch.full((capacity,), -1, dtype=torch.int64, device=points.device)
     _launch(
-        "to_slots", points.numel(), points, handle.codes, own, handle.routing, of_slot, held,
-        points.numel(), max_sources * fanout, rank, fanout, SLOT_BITS,
+        "to_slots", points.numel(), points, handle.codes, own, sources, of_slot, held,
+        points.numel(), max_sources * fanout, rank, fanout, num_slot_bits(room),
     )  # fmt: skip
     return of_slot, held
 
 
 def values_at_points(of_slot: Tensor, handle: Launched) -> Tensor:
-    """What all ranks have for their slots [num_ranks, capacity], at this rank's points, in order;
-    0 for those without a segment."""
+    """What all ranks of the node have for their slots [num_ranks, capacity], at this rank's points,
+    in order; 0 for those without a segment."""
     num_points = handle.num_sources * handle.codes.shape[1]
     result = of_slot.new_empty(num_points)
     if num_points:
         _launch(
             "to_points", num_points, of_slot, handle.codes, result, num_points, of_slot.shape[1],
-            SLOT_BITS,
+            num_slot_bits(room_for(len(of_slot))),
         )  # fmt: skip
     return result
 

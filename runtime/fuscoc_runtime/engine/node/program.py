@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fuscoc_runtime.engine.node.state import MAX_RANKS
 from fuscoc_runtime.manifest.schema import PiecesSpec
+from fuscoc_runtime.room import LEAST
 
 PLAN_POINTS = 1024  # points of one CTA of the plan kernel, at most
 WARP = 32
@@ -66,7 +66,7 @@ class NodeProgram:
         slots it is how many they have."""
         if self.given_slots:
             return 1
-        return self.num_keys + MAX_RANKS * self.compact + TABLE_WORDS * self.by_table
+        return self.num_keys + LEAST * self.compact + TABLE_WORDS * self.by_table
 
     def num_tiles(self, num_sources: int) -> int:
         """CTAs that plan, a tile of points each, with whole segments in a warp if compact. Where

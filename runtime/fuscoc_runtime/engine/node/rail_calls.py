@@ -75,12 +75,14 @@ class RailCall:
         again: the number of the dispatch whose routing it follows; None if it plans.
         num_sources: this rank's own segments that there are places for.
         says: another number than that, which this rank tells the others; 0: the same.
+        num_slots: of a dense target on this rank.
     """
 
     tag: int
     again: int | None
     num_sources: int
     says: int = 0
+    num_slots: int = 0
 
 
 class RailCalls:
@@ -99,14 +101,17 @@ class RailCalls:
         places: int,
     ) -> None:
         """``scratch`` has room for these calls or larger ones, ``lasting`` are words of every
-        table, and ``kernels``, by name, those that are no shuffle's own."""
+        table, and ``kernels``, by name, those that are no shuffle's own; `judge` is among them if
+        nodes tell each other verdicts."""
         self._scratch, self._kernels = scratch, kernels
         self.slabs, self._program, self._rails, self._places = slabs, program, rails, places
         self._device, self._programs = program.device, programs
         self._taken_on = taken_on = program.num_nodes * places
         commands = RailCommands(program, rails, slabs, memory.staged_places)
         self._meet = Launch(kernels["again"], "meets")
-        self._ended = Launch(kernels["told"], "one", {"place": "ended"})
+        self._departs, self._arrives = (
+            Launch(kernels["told"], "one", {"place": place}) for place in ("departure", "arrival")
+        )
         self._tell = Launch(kernels["tell"], "telling", TELLING)
         self._forth, self._landed, self._back = self._lists(commands)
         words = {**lasting, **rail_words(program, rails, slabs), "stride": places}
@@ -116,6 +121,8 @@ class RailCalls:
             "call": 0,
             "ticket": ENTRY.ticket,
             "told": rails.told,
+            "departure": 0,
+            "arrival": 1,
             "num_sources": taken_on,
             "fanout": program.shuffle.program.fanout,
         }
@@ -127,7 +134,6 @@ class RailCalls:
             **slabs.rows_at,
             **program.sizes(taken_on, programs),
             "programs": min(programs.dispatch, items),
-            "ended": 1,
         }
         self._numbers_back = {
             **alike, "programs": min(programs.combine, items), "refuses": 0,
@@ -135,9 +141,25 @@ class RailCalls:
 
     def _lists(self, commands: RailCommands) -> tuple[CommandList, CommandList, CommandList]:
         """Of dispatches, of that what is behind the network, and of combines."""
+        judging = self._judging()
+        landed = [self._departs, *commands.landed(judging), self._arrives]
         back = [self._tell, *commands.back()] if self._program.combines else []
-        forth = commands.forth([self._meet]), [*commands.landed(), self._ended]
-        return self._list(forth[0]), self._list(forth[1]), self._list(back)
+        forth = commands.forth([*judging, self._meet])
+        return self._list(forth), self._list(landed), self._list(back)
+
+    def _judging(self) -> list[Command]:
+        """What finds out behind the plan whether rows move on any rank."""
+        kernels = self._kernels
+        if "judge" not in kernels:
+            return []
+        memory = self.slabs.memory
+        verdicts = self._rails.between(memory.receipts_out, memory.receipts)
+        agree = [Launch(kernels["agree"], "one", {"joins": "one"})] * self._program.is_dense
+        return [
+            *agree,
+            self._rails.command(verdicts, is_told=True),
+            Launch(kernels["judge"], "one"),
+        ]
 
     def _list(self, commands: Sequence[Command]) -> CommandList:
         return CommandList(self._device, commands)
@@ -221,7 +243,7 @@ class RailCalls:
         table = self._table(0, {
             **call_words(program, self._scratch, work.segments, work.buffers),
             "own_ranks": address(work.own["rank"]),
-            "own_keys": address(work.own["key"]),
+            "own_keys": address(work.own[program.place]),
             "call_tag": call.tag,
             "is_known": int(again is not None),
         })  # fmt: skip
@@ -237,14 +259,15 @@ class RailCalls:
             "weights": weights,
             "own_sources": call.num_sources,
             "says": call.says,
+            "num_slots": call.num_slots,
             "number": again or 0,
             "meets": int(again is not None),
         })  # fmt: skip
 
     def _table(self, entry: int, words: Mapping[str, int]) -> Tensor:
         """It has to live until its call is enqueued."""
-        interpreted = self._program.interpreted
-        return uploaded(with_words(self._tables[entry], words, interpreted), self._device)
+        made = with_words(self._tables[entry], words, self._program.word_places)
+        return uploaded(made, self._device)
 
     def _carry_out(
         self, lists: Sequence[CommandList], table: Tensor, numbers: dict[str, int]

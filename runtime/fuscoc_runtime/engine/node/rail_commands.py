@@ -54,9 +54,9 @@ class RailCommands:
         names = OWN | program.named
         return [*evaluating, Launch(pack, "packing", names, follows=bool(evaluating))]
 
-    def landed(self) -> list[Command]:
+    def landed(self, planned: Sequence[Command] = ()) -> list[Command]:
         """Of that what comes behind the network."""
-        return [*self.planning(), *self.moving()]
+        return [*self.planning(), *planned, *self.moving()]
 
     def planning(self) -> list[Launch]:
         """Of that what says where rows go."""

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from fuscoc_runtime.engine.node.state import MAX_RANKS
+from fuscoc_runtime.room import room_for
 
-# Positions in the report; see kernels/device/words.py.
-SLOTS, SOURCES, ROWS, ABORTED, OTHERS = 0, 8, 16, 17, 18
-NUM_WORDS = OTHERS + MAX_RANKS
+# Verdicts; see kernels/device/verdicts.py.
+GOES, GROWS, REFUSES = range(3)
 BUSY_SECONDS = 20e-3
 PAUSE_SECONDS = 100e-6
 LOOK_SECONDS = 1.0
@@ -28,12 +27,14 @@ class Planned:
         sources: source segments of every rank; -1 if it refuses the call.
         num_rows: rows of this rank.
         is_aborted: whether nothing here is true, since waits were ended.
+        verdict: what the nodes have found, where some of it only one of them can.
     """
 
     slots: tuple[int, ...]
     sources: tuple[int, ...]
     num_rows: int
     is_aborted: bool
+    verdict: int = GOES
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,18 @@ class Other:
 class Report:
     """Words in the host's memory, which kernels write.
 
-    Every word of a call has its epoch in the upper half, so they may come in any order.
+    Every word of a call has its epoch in the upper half, so they may come in any order. There are
+    the slots of every rank that there is room for, its sources, three words, and what others have
+    said; see kernels/device/words.py.
     """
 
-    def __init__(self, device: torch.device, num_ranks: int) -> None:
-        self._device, self._num_ranks = device, num_ranks
-        on_gpu = device.type == "cuda"
-        self.words = torch.zeros(NUM_WORDS, dtype=torch.int64, pin_memory=on_gpu)
+    def __init__(self, device: torch.device, num_ranks: int, is_judged: bool = False) -> None:
+        """``is_judged``: whether there are verdicts."""
+        self._device, self._num_ranks, self._is_judged = device, num_ranks, is_judged
+        self._room, on_gpu = room_for(num_ranks), device.type == "cuda"
+        self._others = 2 * self._room + 3
+        self._awaited = self._others - (not is_judged)
+        self.words = torch.zeros(self._others + self._room, dtype=torch.int64, pin_memory=on_gpu)
         self._seen = self.words.numpy()
 
     def wait(self, epoch: int) -> Planned:
@@ -72,25 +78,28 @@ class Report:
                 time.sleep(PAUSE_SECONDS)
             else:
                 os.sched_yield()
-        low = [signed(word) for word in self._seen[:OTHERS].tolist()]
+        low = [signed(word) for word in self._seen[: self._others].tolist()]
+        *_, num_rows, is_aborted, verdict = low
         return Planned(
-            tuple(low[SLOTS : SLOTS + self._num_ranks]),
-            tuple(low[SOURCES : SOURCES + self._num_ranks]),
-            low[ROWS],
-            low[ABORTED] != 0,
+            tuple(low[: self._num_ranks]),
+            tuple(low[self._room : self._room + self._num_ranks]),
+            num_rows,
+            is_aborted != 0 or (self._is_judged and verdict < 0),
+            verdict if self._is_judged else GOES,
         )
 
     def take_others(self) -> list[Other]:
         """What peers have said of calls meanwhile, each once."""
         others = []
-        for peer in self._seen[OTHERS:].nonzero()[0].tolist():
-            word = int(self._seen[OTHERS + peer])
-            self._seen[OTHERS + peer] = 0
+        told = self._seen[self._others :]
+        for peer in told.nonzero()[0].tolist():
+            word = int(told[peer])
+            told[peer] = 0
             others.append(Other(peer, word >> 32, signed(word)))
         return others
 
     def _has(self, epoch: int) -> bool:
-        return bool((self._seen[:OTHERS] >> 32 == signed(epoch)).all())
+        return bool((self._seen[: self._awaited] >> 32 == signed(epoch)).all())
 
 
 def signed(word: int) -> int:

@@ -11,9 +11,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes
 
-ROUTING_WORDS = 16
-"""Of call.cuh's Routing; positions of some:"""
 TICKET, EPOCH, USES, DROPPED = 9, 10, 13, 14
+"""Positions in a handle's routing; see `Routing` of call.cuh."""
 
 
 @dataclass(slots=True)  # frozen ones take the host several times as long to make

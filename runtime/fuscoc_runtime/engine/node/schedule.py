@@ -96,6 +96,7 @@ class Programs:
 
 SENT_BYTES = 28672  # of an SM, under way by its programs that send or reduce,
 MOST_SENDERS = 8  # of which it has so many at most
+ROW_WARPS = 4  # of a program that moves long rows
 MOST_FLAGGED, MOST_RETURNED = 16, 8  # segments under a flag, there and back
 
 
@@ -105,12 +106,15 @@ def model_programs(
     combine_an_sm: int = 4,
     row_bytes: int = SENT_BYTES,
     fanout: int = 1,
+    row_warps: int = ROW_WARPS,
 ) -> Programs:
     """Programs that fill ``num_sms`` SMs: as many as their registers hold, a few of them sending.
 
     A program has ``row_bytes`` under way at a time. Where that is little, there are more of them,
     half of which send, and more segments share a flag, which waits until all has arrived. The
-    constants were measured with two H100 and rows of 1.2, 2 and 14 KB.
+    constants were measured with two H100 and rows of 1.2, 2 and 14 KB. Of programs of fewer
+    ``row_warps`` than these had there are as many warps, unless ranks share the GPU, which count on
+    the number of programs.
 
     The GPU spreads them over all its SMs. An interpreted launch runs its programs one after the
     other; then one does everything, since a program that waits would keep the next from sending.
@@ -121,11 +125,12 @@ def model_programs(
     sms = min(num_sms or available, available)
     senders = min(max(SENT_BYTES // row_bytes, 2), MOST_SENDERS)
     of_flag = max(SENT_BYTES // (row_bytes * fanout), 2)
+    each = max(1, ROW_WARPS // row_warps) * sms if sms == available else sms
     return Programs(
-        max(7, 2 * senders) * sms,
-        senders=senders * sms,
-        combine=max(combine_an_sm, 2 * senders) * sms,
-        reducers=senders * sms,
+        max(7, 2 * senders) * each,
+        senders=senders * each,
+        combine=max(combine_an_sm, 2 * senders) * each,
+        reducers=senders * each,
         sms=sms,
         dispatch_group=min(of_flag, MOST_FLAGGED),
         combine_group=min(of_flag, MOST_RETURNED),

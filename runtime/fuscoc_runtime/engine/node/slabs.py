@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine.node.state import MAX_RANKS, lay_out
+from fuscoc_runtime.engine.node.state import lay_out
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
+from fuscoc_runtime.room import room_for
 from fuscoc_runtime.topology import Topology
 
 HEADER_BYTES = 1024
@@ -80,7 +81,8 @@ def most_keys(shuffle: ShuffleSpec, topology: Topology) -> int:
 
 def num_columns(shuffle: ShuffleSpec, topology: Topology) -> int:
     """What is counted of a tile that leaves: rows of every key and, for a compact target, rank."""
-    return most_keys(shuffle, topology) + MAX_RANKS * shuffle.program.is_compact
+    of_ranks = room_for(topology.ranks_per_node) if shuffle.program.is_compact else 0
+    return most_keys(shuffle, topology) + of_ranks
 
 
 def table_bytes(shuffle: ShuffleSpec) -> int:

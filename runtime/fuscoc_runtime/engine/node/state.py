@@ -14,12 +14,11 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.engine.node.rings import Launched, RingEntry, ring_size
+from fuscoc_runtime.room import LEAST
 
 if TYPE_CHECKING:
     from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes
 
-MAX_RANKS = 8
-SLOT_BITS = 27
 ALIGNMENT = 1024
 STAGES = (
     "counts of this rank",
@@ -30,15 +29,15 @@ STAGES = (
     "slots of segments planned together, part",
 )
 
-# Positions in call.cuh's State; the last words are of every rank, of whom the Triton kernels may
-# know more,
+# Positions in call.cuh's State; the last words are of every rank, of the fewest that kernels have
+# room for here,
 STATE_WORDS = 48
 PLAN_EPOCH, MEETINGS = 0, 6
 TROUBLES, BAD_KEYS, EXCESS, BAD_SIZES = 14, 17, 20, 21
 NUM_KINDS = 9
 
 # and in its Page, behind the wait that is shown there, a word of 64 bits.
-PAGE_WORDS = 3 + NUM_KINDS + MAX_RANKS
+PAGE_WORDS = 3 + NUM_KINDS + LEAST
 PAGE_TROUBLES, PAGE_ABORT = 2, -1
 
 
@@ -139,8 +138,7 @@ class Trouble:
             taken.
         shared: segments that begin with the source cell of another one, and come back there.
         misplaced: dispatches that ranks gave different tables to, by which keys are placed.
-        refusals: calls that this rank had joined and others refused, by rank, of `MAX_RANKS` or of
-            all nodes.
+        refusals: calls that this rank had joined and others refused, by rank of all nodes.
     """
 
     bad_keys: int = 0
@@ -152,7 +150,7 @@ class Trouble:
     overwritten: int = 0
     shared: int = 0
     misplaced: int = 0
-    refusals: tuple[int, ...] = (0,) * MAX_RANKS
+    refusals: tuple[int, ...] = (0,) * LEAST
 
 
 KINDS = tuple(each.name for each in fields(Trouble) if each.name != "refusals")
@@ -161,13 +159,13 @@ KINDS = tuple(each.name for each in fields(Trouble) if each.name != "refusals")
 
 def new_state(num_ranks: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Zeros for the state and the page of so many ranks."""
-    more = max(0, num_ranks - MAX_RANKS)
+    more = max(0, num_ranks - LEAST)
     state = torch.zeros(STATE_WORDS + 2 * more, dtype=torch.int32, device=device)
     on_gpu = device.type == "cuda"
     return state, torch.zeros(PAGE_WORDS + more, dtype=torch.int32, pin_memory=on_gpu)
 
 
-def parse_state(words: Sequence[int], num_ranks: int = MAX_RANKS) -> Trouble:
+def parse_state(words: Sequence[int], num_ranks: int = LEAST) -> Trouble:
     """Read a copy of ``NodeKernels.state``, which knows so many ranks."""
     return _trouble(words[BAD_KEYS : BAD_KEYS + NUM_KINDS + num_ranks])
 
@@ -180,7 +178,7 @@ def parse_page(words: Sequence[int]) -> Trouble:
 def parse_wait(word: int) -> tuple[int, str]:
     """The peer and the stage of a wait, as kernels show it on the page."""
     code = word >> 32
-    stage, peer, item = code >> 24 & 0x7F, code >> 20 & 0xF, code & 0xFFFFF
+    stage, peer, item = code >> 28 & 0x7, code >> 20 & 0xFF, code & 0xFFFFF
     return peer, f"{STAGES[stage]} {item}"
 
 

@@ -20,7 +20,7 @@ from fuscoc_runtime.engine.node.prepared import Prepared
 from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes
 from fuscoc_runtime.engine.node.rings import HandleRings, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Programs
-from fuscoc_runtime.engine.node.state import SLOT_BITS, Limits, new_state
+from fuscoc_runtime.engine.node.state import Limits, new_state
 from fuscoc_runtime.engine.node.triton_memory import (
     TritonMemory,
     call_words,
@@ -37,7 +37,7 @@ from fuscoc_runtime.kernels.commands import (
     Turn,
     carry_out,
 )
-from fuscoc_runtime.kernels.loader import address, device_module
+from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 
@@ -69,11 +69,11 @@ class TritonNode:
         limits: Limits,
         num_sms: int | None,
     ) -> None:
-        if limits.capacity >= 1 << SLOT_BITS:
-            raise ValueError(f"a capacity of {limits.capacity} is beyond {(1 << SLOT_BITS) - 1}")
         self.shuffle, self.spec, self.limits = shuffle, node, limits
         self.zeroes_results = node.places_results
         self._program = TritonProgram(artifact, shuffle, node, members)
+        if limits.capacity > (most := self._program.most_slots):
+            raise ValueError(f"a capacity of {limits.capacity} is beyond {most}")
         self._device, self._interpreted = members.device, self._program.interpreted
         members.meet("opening")  # a rank that has no kernels does not come
         self._memory = self._new_memory(allocator(members))
@@ -84,7 +84,7 @@ class TritonNode:
         self._buffers = [self._new_buffers(index) for index in entries]
         self._segments = self._allocate_segments()
         self.rings = self._new_rings()
-        num_words = device_module("words", interpreted=self._interpreted).NUM_WORDS.value
+        num_words = self._program.word_places["num_words"]
         self._tables = [
             torch.zeros(num_words, dtype=torch.int64, device=self._device) for _ in entries
         ]

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 
 import torch
-import triton.language as tl
 from torch import Tensor
 
 from fuscoc_runtime.comm.requests import Window
 from fuscoc_runtime.comm.windows import Allocate, outlast_calls
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine.node.rings import ROUTING_WORDS
 from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.slabs import staged_places
-from fuscoc_runtime.engine.node.state import MAX_RANKS, Limits, lay_out, view_points
+from fuscoc_runtime.engine.node.state import Limits, lay_out, view_points
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
-from fuscoc_runtime.kernels.loader import address, device_module
+from fuscoc_runtime.kernels.loader import address
+from fuscoc_runtime.room import num_routing_words
 
 LONG_WAIT = {"cpu": 50, "cuda": 1 << 14}
 """Polls after which a wait is shown to the host: some milliseconds."""
@@ -124,9 +122,11 @@ class TritonMemory:
             "combine_group": programs.combine_group,
             **others,
         }
-        table = [0] * word_places(self._program.interpreted)["num_words"]
-        table[: len(self._bases)] = self._bases
-        return with_words(table, named, self._program.interpreted)
+        places = self._program.word_places
+        table = [0] * places["num_words"]
+        first = places["windows"]
+        table[first : first + len(self._bases)] = self._bases
+        return with_words(table, named, places)
 
     @property
     def _num_staged(self) -> int:
@@ -160,18 +160,11 @@ class TritonMemory:
         )
 
 
-@cache
-def word_places(interpreted: bool) -> dict[str, int]:
-    """Where tables have their words, by name."""
-    named = vars(device_module("words", interpreted=interpreted))
-    return {
-        name.lower(): each.value for name, each in named.items() if isinstance(each, tl.constexpr)
-    }
-
-
-def with_words(table: Sequence[int], words: Mapping[str, int], interpreted: bool) -> list[int]:
-    """A table with other ``words``."""
-    places, made = word_places(interpreted), [*table]
+def with_words(
+    table: Sequence[int], words: Mapping[str, int], places: Mapping[str, int]
+) -> list[int]:
+    """A table with other ``words``, which have these ``places``."""
+    made = [*table]
     for name, value in words.items():
         made[places[name]] = value
     return made
@@ -193,7 +186,7 @@ def new_scratch(program: TritonProgram, max_sources: int) -> dict[str, Tensor]:
     sizes = {
         "within": num_points,
         "within_rows": num_points * program.is_compact,
-        "tile_counts": tiles * program.spec.padded_keys,
+        "tile_counts": tiles * program.padded_columns,
     }
     device = program.device
     return {
@@ -215,14 +208,16 @@ def new_buffers(program: TritonProgram, max_sources: int) -> dict[str, Tensor]:
     num_keys = target.num_keys if target.kind == "packed" else 0
     shapes: dict[str, tuple[int, ...]] = {
         "codes": (max_sources, program.shuffle.program.fanout),
-        "first_slots": (max_sources, MAX_RANKS),
+        "first_slots": (max_sources, program.room),
         "key_counts": (num_keys,),
         "key_starts": (num_keys,),
     }
     device = program.device
     return {
         **{name: torch.empty(n, dtype=torch.int32, device=device) for name, n in shapes.items()},
-        "routing": torch.zeros(ROUTING_WORDS, dtype=torch.int32, device=device),  # counts its uses
+        "routing": torch.zeros(  # counts its uses
+            num_routing_words(program.room), dtype=torch.int32, device=device
+        ),
     }
 
 

@@ -15,8 +15,8 @@ from fuscoc_runtime.comm.windows import Allocate
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.pieces import BOX_PADDING, LINE, MOST_LINES, most_entries
 from fuscoc_runtime.engine.node.ragged import MAX_PROGRAMS, EntrySizes, RaggedSizes
-from fuscoc_runtime.engine.node.rings import ROUTING_WORDS, Launched
-from fuscoc_runtime.engine.node.state import MAX_RANKS, Limits, lay_out
+from fuscoc_runtime.engine.node.rings import Launched
+from fuscoc_runtime.engine.node.state import Limits, lay_out
 from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.node.triton_memory import TritonMemory
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
@@ -25,6 +25,7 @@ from fuscoc_runtime.kernels.commands import Command, Launch
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, PiecesSpec, ShuffleSpec
+from fuscoc_runtime.room import num_routing_words, room_for
 
 MAX_CHAINING = 4096
 """Programs that plan groups of entries: none waits for another."""
@@ -115,8 +116,8 @@ class TritonPiecesNode(TritonNode):
                 f"is {limits.max_sources}; kernels count {MOST_LINES:,} pieces of {LINE} bytes"
             )
             raise OptionError("max_sources", f"{problem}, and these are {num_lines:,}")
-        num_cells = self._max_boxes * MAX_RANKS
-        comes_back = "combine" in node.kernels
+        num_cells = self._max_boxes * room_for(members.topology.ranks_per_node)
+        comes_back = node.combines
         # Ranges that are no whole lines have up to 15 bytes in between, fewer than their lines.
         room = bytes_sent * node.pieces.line_parts + num_cells * BOX_PADDING
         self._staging_bytes = comes_back * room
@@ -230,12 +231,12 @@ class TritonPiecesNode(TritonNode):
         box_words = self._pieces.box_bytes // 8 * self._max_boxes
         comes_back = self._program.combines
         return {
-            "routing": self._zeros(torch.int32, ROUTING_WORDS),
+            "routing": self._zeros(torch.int32, num_routing_words(self._program.room)),
             "boxes_back": self._zeros(torch.int64, box_words * comes_back),
             "back_before": self._zeros(torch.int64, (self._max_boxes + 1) * comes_back),
             "num_boxes": self._zeros(torch.int64, 1),
             "filled": self._zeros(torch.int32, self.limits.capacity // 32 + 1),
-            "moved": self._zeros(torch.int64, 2 + MAX_RANKS),
+            "moved": self._zeros(torch.int64, 2 + self._program.room),
             "made_of": self._zeros(torch.int64, self._num_made_of),
             **({} if self._pieces.outer else self._boxes_forth()),
         }
@@ -243,7 +244,7 @@ class TritonPiecesNode(TritonNode):
     @property
     def _num_made_of(self) -> int:
         """Whether fixed boxes are whole; slots of every rank; extents, the rank, ranks."""
-        return 1 + MAX_RANKS + len(self.shuffle.program.extents) + 2
+        return 1 + self._program.room + len(self.shuffle.program.extents) + 2
 
     def _zeros(self, dtype: torch.dtype, size: int) -> torch.Tensor:
         return torch.zeros(size, dtype=dtype, device=self._device)

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
+import triton.language as tl
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.schedule import Programs, model_programs
-from fuscoc_runtime.engine.node.state import MAX_RANKS, bits_of_cells
+from fuscoc_runtime.engine.node.state import bits_of_cells
 from fuscoc_runtime.kernels.commands import Launch
-from fuscoc_runtime.kernels.loader import Kernel, address, load_device_kernel, load_kernel
+from fuscoc_runtime.kernels.loader import (
+    Kernel,
+    address,
+    device_module,
+    load_device_kernel,
+    load_kernel,
+)
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.plan import key_to_rank
+from fuscoc_runtime.room import LEAST, num_slot_bits, room_for
 
 COMBINED = ("rows", "result", "result_bytes")
 """What a combine is given of every field."""
@@ -43,6 +52,7 @@ class TritonProgram:
         kernels: by what they do, those of several nodes only if there are.
         rank, num_ranks: of this node; its ``node`` is one of ``num_nodes``.
         num_known: ranks of all nodes, or more, of which troubles are counted.
+        room: ranks of this node that kernels have room for.
         interpreted: on the CPU, one program at a time.
         is_dense, is_compact, combines: what kind of shuffle it is.
         num_keys: that planning counts rows of; of several nodes those of this one.
@@ -58,13 +68,14 @@ class TritonProgram:
         topology = members.topology
         self.device, self.num_ranks = members.device, topology.ranks_per_node
         self.rank, self.num_nodes = topology.local_rank(members.rank), topology.num_nodes
-        self.node, self.num_known = topology.node(members.rank), max(MAX_RANKS, topology.num_ranks)
+        self.node, self.num_known = topology.node(members.rank), max(LEAST, topology.num_ranks)
+        self.room = room_for(self.num_ranks)
         self.interpreted = members.device.type == "cpu"
         program = shuffle.program
         self.target, self.is_compact = program.target, program.is_compact
         self.is_dense = program.target.kind == "dense"
         self.table = None if program.target.kind == "dense" else program.target.placement.table
-        self.combines = "combine" in spec.kernels
+        self.combines = spec.combines
         unused = ACROSS if self.num_nodes == 1 else INSIDE
         if "sort" in spec.kernels and self.num_nodes > 1:
             unused = {*unused, "exchange"}
@@ -99,8 +110,11 @@ class TritonProgram:
     def model(self, num_sms: int | None, combine_an_sm: int = 4) -> Programs:
         """How calls use ``num_sms`` SMs. Pieces are as long as tiles say, and what crosses nodes
         has places in groups of its own."""
-        if self.spec.pieces is not None or self.num_nodes > 1:
+        if self.spec.pieces is not None:
             return model_programs(self.device, num_sms, combine_an_sm)
+        if self.num_nodes > 1:
+            row_warps = self.spec.tile["row_warps"]
+            return model_programs(self.device, num_sms, combine_an_sm, row_warps=row_warps)
         row_bytes = sum(self.row_bytes) * self.spec.tile["tile_rows"]
         fanout = self.shuffle.program.fanout
         return model_programs(self.device, num_sms, combine_an_sm, row_bytes, fanout)
@@ -108,7 +122,12 @@ class TritonProgram:
     def load(self, module: str, name: str, arguments: Sequence[str], num_warps: int = 1) -> Kernel:
         """A device function that is a kernel by itself, compiled."""
         kernel = load_device_kernel(
-            module, name, arguments, interpreted=self.interpreted, num_warps=num_warps
+            module,
+            name,
+            arguments,
+            interpreted=self.interpreted,
+            num_warps=num_warps,
+            room=self.room,
         )
         kernel.compile()
         return kernel
@@ -117,7 +136,26 @@ class TritonProgram:
     def num_columns(self) -> int:
         """What planning counts rows of: every key and, for a compact target, every rank; or what
         ranks tell of a dense one: their slots."""
-        return self.num_keys + (MAX_RANKS if self.is_compact else 0)
+        return self.num_keys + (self.room if self.is_compact else 0)
+
+    @property
+    def padded_columns(self) -> int:
+        """The same with what is behind them: texts count with the fewest ranks, and device/plan.py
+        makes room for more."""
+        keys = self.spec.padded_keys
+        return 2 * max(keys, self.room) if self.is_compact and self.room > LEAST else keys
+
+    @cached_property
+    def word_places(self) -> dict[str, int]:
+        """Where tables of calls have their words, by name; see kernels/device/words.py."""
+        named = vars(device_module("words", interpreted=self.interpreted, room=self.room))
+        constants = {name: each for name, each in named.items() if isinstance(each, tl.constexpr)}
+        return {name.lower(): each.value for name, each in constants.items()}
+
+    @property
+    def most_slots(self) -> int:
+        """Of a rank, that slot codes can tell."""
+        return (1 << num_slot_bits(self.room)) - 1
 
     @property
     def place(self) -> str:
@@ -280,4 +318,4 @@ class TritonProgram:
     def _load(self, artifact: Artifact, name: str) -> Kernel:
         spec = artifact.kernels[name]
         path, code = artifact.kernel_file(spec), artifact.code[spec.file]
-        return load_kernel(path, spec, code, interpreted=self.interpreted)
+        return load_kernel(path, spec, code, interpreted=self.interpreted, room=self.room)

@@ -18,7 +18,6 @@ from fuscoc_runtime.comm.rails import NETWORK, Rails, unfit
 from fuscoc_runtime.comm.watch import unwatch, watch
 from fuscoc_runtime.engine.node.state import (
     KINDS,
-    MAX_RANKS,
     PAGE_ABORT,
     PAGE_WORDS,
     Limits,
@@ -44,6 +43,7 @@ from fuscoc_runtime.errors import (
 )
 from fuscoc_runtime.manifest.declared import Declared, DenseTarget, PackedTarget
 from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.room import LEAST
 from fuscoc_runtime.scalar import render
 
 POLL_SECONDS = 100e-6
@@ -130,7 +130,7 @@ class NodeWatch:
     def __init__(self, node: Watched, shuffle: ShuffleSpec, members: Membership) -> None:
         self._shuffle, self._members, self._limits = shuffle, members, node.limits
         self._state, self._rails = node.state, node.rails
-        self._num_ranks = len(node.page) - PAGE_WORDS + MAX_RANKS
+        self._num_ranks = len(node.page) - PAGE_WORDS + LEAST
         self._told = self._logged = Trouble(refusals=(0,) * self._num_ranks)
         self._loss_told = False
         self._landing = Landing()

@@ -1,29 +1,54 @@
 """Device functions that the Triton kernels of one node are made of, like the CUDA headers.
 
 Generated text binds them to a shuffle's rows and sizes. ``@triton.jit`` fixes when it is applied
-whether a function is compiled or interpreted, so these modules are executed once for each mode, by
-``load`` and never by an import statement.
+whether a function is compiled or interpreted, and ``words`` how many ranks of a node there is room
+for. So these modules are executed once for each mode and room, by ``load`` and never by an import
+statement.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fuscoc_runtime.room import LEAST
+
+_room = LEAST
+
+
+def room() -> int:
+    """Ranks of a node that modules which are executed now have room for."""
+    return _room
+
+
+@contextmanager
+def having_room(ranks: int) -> Iterator[None]:
+    """Execute modules with room for so many ranks. By one thread at a time."""
+    global _room
+    before, _room = _room, ranks
+    try:
+        yield
+    finally:
+        _room = before
+
 
 def load(name: str) -> ModuleType:
-    """The module ``name`` of this package, for the mode that Triton is in."""
+    """The module ``name`` of this package, for the mode that Triton is in and the room that ranks
+    are to have."""
     import triton
 
-    return _load(name, bool(triton.knobs.runtime.interpret))
+    return _load(name, bool(triton.knobs.runtime.interpret), _room)
 
 
 @cache
-def _load(name: str, interpreted: bool) -> ModuleType:
-    mode = "interpreted" if interpreted else "compiled"
+def _load(name: str, interpreted: bool, ranks: int) -> ModuleType:
+    mode = f"{'interpreted' if interpreted else 'compiled'}_{ranks}"
     path = Path(__file__).with_name(f"{name}.py")
     spec: Any = importlib.util.spec_from_file_location(f"{__name__}.{mode}.{name}", path)
     module = importlib.util.module_from_spec(spec)
@@ -37,10 +62,26 @@ def fix_keys(module: ModuleType) -> None:
 
     Triton 3.6 puts into the key of a function only those constants of its callees whose keys it
     knows by then: with keys made when they are needed, the same kernel would be compiled again by a
-    process that has compiled others before.
+    process that has compiled others before. It leaves out constants of other modules, which come as
+    attributes: two rooms, or two versions of ``words``, would have one machine code. So they are
+    added.
     """
     from triton.runtime.jit import JITFunction
 
+    constants = _constants(module)
     for function in vars(module).values():
         if isinstance(function, JITFunction) and function.__module__ == module.__name__:
-            _ = function.cache_key
+            function.hash = hashlib.sha256(f"{function.cache_key}{constants}".encode()).hexdigest()
+
+
+def _constants(module: ModuleType) -> list[tuple[str, str, object]]:
+    """Those of the modules that a module has loaded."""
+    import triton.language as tl
+
+    return sorted(
+        (of, name, each.value)
+        for of, other in vars(module).items()
+        if isinstance(other, ModuleType) and other.__name__.startswith(f"{__name__}.")
+        for name, each in vars(other).items()
+        if isinstance(each, tl.constexpr)
+    )

@@ -43,7 +43,8 @@ def adopt(
     epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
     joins = known != 0
     known = known.to(tl.int64).to(tl.pointer_type(tl.int32))
-    sent = tl.load(known + sync.word(call, words.RANK), mask=joins, other=0)
+    own = known + sync.word(call, words.RANK) + words.SOURCES
+    sent = tl.load(own, mask=joins, other=0)
     num_sources = tl.minimum(num_sources, sent.to(tl.int64) // segments)
     if (num_sources > 0) & (sync.aborted(call) == 0):
         known_calls.tell_points(call, num_sources * fanout, fanout, weights)
@@ -53,19 +54,20 @@ def adopt(
     compact.arrive(call, epoch, ticket)
 
 
-@triton.jit(do_not_specialize=range(5))
+@triton.jit(do_not_specialize=range(6))
 def follow(
-    call: tl.int64, num_sources: tl.int64, fanout: tl.int64, segments: tl.int64, known: tl.int64
-):
-    """The same with exact sizes, where nothing is told before the combine; also where segments
-    lie, which a dispatch along the routing looks up."""
+    call: tl.int64, num_sources: tl.int64, fanout: tl.int64, segments: tl.int64, known: tl.int64,
+    own_sources: tl.int64,
+):  # fmt: skip
+    """The same with exact sizes, where nothing is told before the combine; also where this rank's
+    own segments lie, which a dispatch along the routing looks up."""
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     lowest_slots(call, num_sources, fanout)
     offsets = sync.array(call, words.SRC_OFFSETS, tl.int64)
     stride = tl.num_programs(0).to(tl.int64) * TILE
-    for first in range(tl.program_id(0).to(tl.int64) * TILE, num_sources, stride):
+    for first in range(tl.program_id(0).to(tl.int64) * TILE, own_sources, stride):
         source = first + tl.arange(0, TILE).to(tl.int64)
-        tl.store(offsets + source * fanout, source, mask=source < num_sources)
+        tl.store(offsets + source * fanout, source, mask=source < own_sources)
     if tl.program_id(0) == 0:
         keep_sources(call, known.to(tl.int64).to(tl.pointer_type(tl.int32)), True, segments)
 
@@ -94,8 +96,11 @@ def lowest_slots(call, num_sources, fanout):
 def keep_sources(call, known, joins, segments):
     """Segments of every rank that a reply answers, and the ranks that have refused the dispatch."""
     routing = sync.array(call, words.ROUTING, tl.int32)
-    for word in range(words.MOST_SOURCES + 1):
-        sent = tl.load(known + word, mask=joins, other=0)
-        tl.store(routing + word, (sent // segments).to(tl.int32))
-    refusing = tl.load(known + words.REFUSING, mask=joins, other=0)
-    tl.store(routing + words.REFUSING, refusing)
+    most = tl.load(known + words.MOST_SOURCES, mask=joins, other=0)
+    tl.store(routing + words.MOST_SOURCES, (most // segments).to(tl.int32))
+    for rank in range(words.MAX_RANKS):
+        sent = tl.load(known + rank + words.SOURCES, mask=joins, other=0)
+        tl.store(routing + rank + words.SOURCES, (sent // segments).to(tl.int32))
+    for word in tl.static_range(words.RANK_WORDS):
+        refusing = tl.load(known + words.REFUSING + word, mask=joins, other=0)
+        tl.store(routing + words.REFUSING + word, refusing)

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from fuscoc_runtime.kernels.device import load
 
-words, sync, plan = load("words"), load("sync"), load("plan")
+words, sync, plan, ranks = load("words"), load("sync"), load("plan"), load("ranks")
 
 COLUMNS = tl.constexpr(1)  # what ranks tell: their slots
 MANY = tl.constexpr(1 << 30)  # points that are counted at once, at most
@@ -28,8 +28,7 @@ def drop(call, trouble, points):
 @triton.jit
 def refuses(call, peer):
     """Whether a peer has refused the running dispatch."""
-    refusing = tl.load(sync.array(call, words.ROUTING, tl.int32) + words.REFUSING)
-    return (refusing >> peer) & 1 == 1
+    return ranks.refuses(call, peer) == 1
 
 
 @triton.jit

@@ -15,6 +15,7 @@ from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, plan = load("words"), load("vectors"), load("sync"), load("plan")
 of_piece, made_boxes, pieces = load("cells"), load("made_boxes"), load("pieces")
+ranks = load("ranks")
 
 
 @triton.jit
@@ -87,7 +88,6 @@ def look_up(call, index, given, piece: tl.constexpr, entry: tl.constexpr):
     known = (rank >= 0) & (rank < sync.word(call, words.NUM_RANKS))
     at = plan.counts_of_ranks(call, of_piece.COLUMNS) + rank * (of_piece.COLUMNS + 1)
     length = tl.load(at, mask=known, other=0)
-    refusing = tl.load(sync.array(call, words.ROUTING, tl.int32) + words.REFUSING)
-    refuses = (refusing >> tl.maximum(rank, 0).to(tl.int32)) & 1  # which has told no length
+    refuses = ranks.refuses(call, tl.where(known, rank, 0).to(tl.int32))  # it has told no length
     inside = (slot + entry[3] >= 0) & (slot + entry[4] < length)
     return src, rank, slot, known & (inside | (refuses == 1))

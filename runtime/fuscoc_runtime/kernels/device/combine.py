@@ -21,7 +21,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, points = load("words"), load("vectors"), load("sync"), load("points")
-many, of_rows = load("many"), load("sums")
+many, of_rows, ranks = load("many"), load("sums"), load("ranks")
 
 BYTES = tl.constexpr(1024)  # poisoned at once
 
@@ -29,8 +29,7 @@ BYTES = tl.constexpr(1024)  # poisoned at once
 @triton.jit
 def joins(call, peer):
     """Whether a peer has joined the dispatch, and so joins its combines."""
-    refusing = tl.load(sync.array(call, words.ROUTING, tl.int32) + words.REFUSING)
-    return ((refusing >> peer) & 1) == 0
+    return ranks.refuses(call, peer) == 0
 
 
 @triton.jit
@@ -65,7 +64,7 @@ def sent_here(call, source):
 @triton.jit
 def lacking(there, absent):
     """Ranks, in a vector, that have rows of a segment which do not come."""
-    return ((there >= 0) & (((absent >> tl.arange(0, words.MAX_RANKS)) & 1) == 1)).to(tl.int32)
+    return ((there >= 0) & (ranks.each(absent) == 1)).to(tl.int32)
 
 
 @triton.jit
@@ -216,16 +215,16 @@ def flagged_by_all(call, group, tag):
 
 @triton.jit
 def wait_for_flags(call, group, tag):
-    """Wait until they have. Those, a bit each, that have refused the call instead, or that the host
+    """Wait until they have. The set of those that have refused the call instead, or that the host
     wants nobody to wait for any more."""
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
-    absent = 0
+    absent = ranks.none()
     for step in range(1, num_ranks):
         peer = (rank + step) % num_ranks
         if joins(call, peer):
             there = wait_for_rows(call, flag_of(call, peer, group), peer, group, tag)
-            absent |= ((1 - there) << peer).to(tl.int32)
+            absent |= ranks.one(peer, 1 - there)
     return absent
 
 
@@ -379,7 +378,7 @@ def sum_rows(
     ``reduced_at`` says which segments of a rank are reduced, ``num_reduced`` how many; without it
     all are."""
     state = sync.array(call, words.STATE, tl.int32)
-    refusing = tl.load(sync.array(call, words.ROUTING, tl.int32) + words.REFUSING)
+    refusing = ranks.refusing(call)
     rank = sync.word(call, words.RANK)
     max_sources = sync.word(call, words.MAX_SOURCES)
     size = sync.group_size(call, sync.word(call, words.COMBINE_GROUP))
@@ -414,8 +413,8 @@ def sum_rows(
                     call, group * size, limit, absent, rows, result, sent, load_back,
                     store_results, partial_bytes, places, tile_rows,
                 )  # fmt: skip
-                for peer in range(tl.where(missing != 0, words.MAX_RANKS, 0)):
-                    if (((missing >> peer) & 1) == 1) & joins(call, peer):
+                for peer in range(tl.where(ranks.is_any(missing), words.MAX_RANKS, 0)):
+                    if (ranks.has(missing, peer) == 1) & joins(call, peer):
                         note_refusal(call, peer)
             else:
                 for index in range(group * size, limit):
@@ -430,7 +429,7 @@ def sum_rows(
             item = sync.take(state, words.NEXT_ITEM)
             if item < num_items:
                 source_rank, index = points.remote_item(call, item)
-                limit = tl.load(points.array_of_sources(call) + source_rank).to(tl.int64)
+                limit = points.sources_of(call, source_rank)
                 first = index * size
                 if reduced_at is not None:
                     first = reduced_at(call, first_place, first)

@@ -45,7 +45,7 @@ def send(
                     peer = (rank + step) % num_ranks
                     slot = vectors.pick(slots, peer, words.MAX_RANKS)
                     if slot >= 0:
-                        store_row(part, sync.word(call, peer), rows_at, slot.to(tl.int64), tiles)
+                        store_row(part, sync.window(call, peer), rows_at, slot.to(tl.int64), tiles)
 
 
 @triton.jit
@@ -75,7 +75,7 @@ def expand_sent(
     first = vectors.smallest(tl.where(slots >= 0, slots, 2**31 - 1), 0)
     slots = tl.where(slots == first, -1, slots)
     if vectors.largest(slots, 0) >= 0:
-        window = sync.word(call, sync.word(call, words.RANK))
+        window = sync.window(call, sync.word(call, words.RANK))
         for part in range(parts):
             tiles = load_row(part, window, rows_at, first.to(tl.int64))
             store_all(call, part, slots, tiles, rows_at, store_row, fanout, lanes)
@@ -86,7 +86,7 @@ def store_all(
     call, part, slots, tiles, rows_at, store_row: tl.constexpr, fanout: tl.constexpr,
     lanes: tl.constexpr,
 ):  # fmt: skip
-    window = sync.word(call, sync.word(call, words.RANK))
+    window = sync.window(call, sync.word(call, words.RANK))
     for k in range(fanout):
         slot = vectors.pick(slots, k, lanes)
         if slot >= 0:
@@ -163,7 +163,7 @@ def dispatch(
         else:
             source_rank, group = points.remote_item(call, item - num_groups)
             begin = source_of(call, group * size, across, first, end)
-            limit = tl.load(points.array_of_sources(call) + source_rank).to(tl.int64)
+            limit = points.sources_of(call, source_rank)
             if begin < limit:
                 flag = flags + source_rank * max_sources + begin // size
                 stage: tl.constexpr = words.DISPATCH_GROUP_ROWS

@@ -114,12 +114,12 @@ def ends_of(
         if sends == 1:  # in turn, the next one first
             peer = (me + 1 + item % (num_ranks - 1)) % num_ranks
             item = item // (num_ranks - 1)
-            end = sync.word(call, peer) + sync.word(call, words.STAGING_AT)
-            flag = sync.word(call, peer) + sync.word(call, words.COMBINE_FLAGS_AT)
+            end = sync.window(call, peer) + sync.word(call, words.STAGING_AT)
+            flag = sync.window(call, peer) + sync.word(call, words.COMBINE_FLAGS_AT)
         if item < num_items(call, peer, tag):
             index, item = lines.find(before_of(call, peer), boxes_of(call, peer, tag), item)
             index += peer * sync.word(call, words.MAX_BOXES)
-            box = sync.word(call, me) + sync.word(call, words.BOXES_AT) + index * size
+            box = sync.window(call, me) + sync.word(call, words.BOXES_AT) + index * size
     else:  # what peers have sent back
         before = sync.array(call, words.BACK_BEFORE, tl.int64)
         index, item = lines.find(before, num_boxes, item - num_own)
@@ -131,7 +131,7 @@ def ends_of(
         peer = tl.load(at + boxes.RANK) + cell * tl.load(at + boxes.RANK_STEP)
         if peer != me:
             box = home
-            start = sync.word(call, me) + sync.word(call, words.STAGING_AT)
+            start = sync.window(call, me) + sync.word(call, words.STAGING_AT)
             number = tl.load(at + boxes.FLAG) + cell * tl.load(at + boxes.NUM_ITEMS) + item
             lost += wait_for_item(call, tag, peer, number)
     if box != 0:

@@ -16,6 +16,7 @@ from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync = load("words"), load("vectors"), load("sync")
 slabs, points, back, of_rows = load("slabs"), load("points"), load("combine"), load("sums")
+ranks = load("ranks")
 
 NODES = tl.constexpr(8)  # whose flags are looked at together
 
@@ -55,8 +56,7 @@ def collect(
             slab = slabs.going_back(call, node)
             tl.store(slab.to(tl.pointer_type(tl.int64)), slabs.tag_back(call, tag))
             if joins == 0:
-                own = tl.full((), 1, tl.int32) << sync.word(call, words.RANK).to(tl.int32)
-                tl.atomic_or(slabs.status_of(slab), own, sem="relaxed")
+                ranks.add_one(slabs.status_of(slab), sync.word(call, words.RANK))
     sync.leave(sync.array(call, words.STATE, tl.int32))
 
 
@@ -90,8 +90,7 @@ def collect_one(
         lacks = back.lacking(there, absent)
         if vectors.largest(lacks, 0) == 1:
             flag += slabs.LOST
-            ranks = vectors.total(lacks << tl.arange(0, words.MAX_RANKS), 0)
-            tl.atomic_or(slabs.status_of(slab), ranks, sem="relaxed")
+            ranks.add(slabs.status_of(slab), lacks)
         else:
             flag += slabs.SUMMED
             row = slabs.row_back(call, slab, place, partial_bytes)
@@ -151,21 +150,24 @@ def finish(
 def note_refusals(call, first, tag):
     """Count the ranks of nodes from ``first`` on whose rows some segment of this rank lacks."""
     node, exists, slab = nodes_from(call, first)
-    own = tl.full((), 1, tl.int32) << sync.word(call, words.RANK).to(tl.int32)
     is_theirs = tl.load(slab.to(tl.pointer_type(tl.int64)), mask=exists, other=0)
     is_theirs = is_theirs == slabs.tag_back(call, tag)
-    refusing = tl.load(slabs.status_of(slab), mask=exists, other=0)
-    refusing = tl.where(exists & (is_theirs == 0), own, refusing)
-    if vectors.largest(refusing, 0) > 0:
-        num_ranks = sync.word(call, words.NUM_RANKS)
-        for index in range(NODES):
-            bits = vectors.pick(refusing, index, NODES)
-            for peer in range(num_ranks):
-                if (bits >> peer) & 1 == 1:
-                    back.note_refusal(call, (first + index) * num_ranks + peer)
-    # It has been sent, and ranks will be added to it.
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    own = sync.word(call, words.RANK)
     left = slabs.status_of(slabs.going_back(call, node))
-    tl.store(left, 0, mask=node < sync.word(call, words.NUM_NODES))
+    for word in tl.static_range(words.RANK_WORDS):
+        bit = ((own >> 5) == word).to(tl.int32) << (own & 31).to(tl.int32)
+        refusing = tl.load(slabs.status_of(slab) + word, mask=exists, other=0)
+        refusing = tl.where(exists & (is_theirs == 0), bit, refusing)
+        if vectors.largest((refusing != 0).to(tl.int32), 0) > 0:
+            for index in range(NODES):
+                bits = vectors.pick(refusing, index, NODES)
+                for peer in range(tl.minimum(num_ranks - word * 32, 32)):
+                    if (bits >> peer) & 1 == 1:
+                        at = first + index
+                        back.note_refusal(call, at * num_ranks + word * 32 + peer)
+        # It has been sent, and ranks will be added to it.
+        tl.store(left + word, 0, mask=node < sync.word(call, words.NUM_NODES))
 
 
 @triton.jit

@@ -8,12 +8,12 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, plan = load("words"), load("vectors"), load("sync"), load("plan")
-of_piece = load("cells")
+of_piece, ranks = load("cells"), load("ranks")
 
 # Words of what fixed boxes of a ring entry were made of, i64.
 WHOLE = tl.constexpr(0)  # whether they are all there: no point was dropped, no rank refused
 SLOTS = tl.constexpr(1)  # [MAX_RANKS]
-GIVEN = tl.constexpr(9)  # what the relation was given, extents and ranks
+GIVEN = tl.constexpr(1 + words.MAX_RANKS.value)  # what the relation was given, extents and ranks
 
 
 @triton.jit
@@ -32,8 +32,7 @@ def is_stale(call, given):
         value = whole * 0 + given[i]
         differs |= (value != tl.load(made_of + GIVEN + i)).to(tl.int32)
     tl.debug_barrier()  # another thread may have stored who refuses
-    refusing = tl.load(sync.array(call, words.ROUTING, tl.int32) + words.REFUSING)
-    stale = (differs != 0) | (whole == 0) | (refusing != 0)
+    stale = (differs != 0) | (whole == 0) | ranks.is_any(ranks.refusing(call))
     if stale:
         tl.debug_barrier()  # every thread has read what is replaced
         tl.store(made_of + WHOLE, 0)
@@ -50,5 +49,6 @@ def keep(call):
     routing = sync.array(call, words.ROUTING, tl.int32)
     use = tl.load(routing + words.USES) + 1
     dropped = tl.atomic_add(routing + words.DROPPED + (use & 1), 0)
-    whole = (dropped == 0) & (tl.load(routing + words.REFUSING) == 0) & (sync.aborted(call) == 0)
+    is_refused = ranks.is_any(ranks.refusing(call))
+    whole = (dropped == 0) & (is_refused == 0) & (sync.aborted(call) == 0)
     tl.store(sync.array(call, words.MADE_OF, tl.int64) + WHOLE, whole.to(tl.int64))

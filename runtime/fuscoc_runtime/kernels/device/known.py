@@ -15,7 +15,7 @@ from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, points = load("words"), load("vectors"), load("sync"), load("points")
 plan, place, reports = load("plan"), load("place"), load("reports")
-refuse = load("refuse")
+refuse, ranks, verdicts = load("refuse"), load("ranks"), load("verdicts")
 
 POINTS = tl.constexpr(1024)  # that a program tells at once
 ACROSS = tl.constexpr(1)  # in place of an epoch: combines are numbered across dispatches
@@ -52,9 +52,9 @@ def carry_out_none(call):
     """Let the running dispatch have no segments, of any rank."""
     routing = sync.array(call, words.ROUTING, tl.int32)
     for peer in range(words.MAX_RANKS):
-        tl.store(routing + peer, 0)
+        tl.store(routing + peer + words.SOURCES, 0)
     tl.store(routing + words.MOST_SOURCES, 0)
-    tl.store(routing + words.REFUSING, -1)
+    ranks.store_set(routing + words.REFUSING, ranks.everyone())
 
 
 @triton.jit(do_not_specialize=range(3))
@@ -91,12 +91,25 @@ def agree(call: tl.int64, joins: tl.int64, num_slots: tl.int64):
         there = peer < sync.word(call, words.NUM_RANKS)
         cannot = tl.load(they_say + peer, mask=there, other=0) != 0
         counts = plan.counts_of_ranks(call, place.COLUMNS)
-        tl.store(counts + peer * (place.COLUMNS + 1) + place.COLUMNS, -1, mask=cannot)
+        here = sync.first_rank(call) + peer
+        tl.store(counts + here * (place.COLUMNS + 1) + place.COLUMNS, -1, mask=cannot)
         tl.debug_barrier()
         lengths = place.lengths(call, counts)
         reports.report(call, counts, lengths, num_slots, place.COLUMNS)
         if vectors.largest(cannot.to(tl.int32), 0) > 0:
             carry_out_none(call)
+
+
+@triton.jit(do_not_specialize=range(1))
+def judge(call: tl.int64):
+    """A kernel of one program behind the exchange of verdicts, before rows move: what the host
+    waits for then."""
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    verdict = verdicts.of_all_nodes(call)
+    if verdict != verdicts.GOES:
+        carry_out_none(call)
+    verdict = tl.where(sync.aborted(call) != 0, -1, verdict)
+    reports.store_report(call, words.REPORT_VERDICT, verdict)
 
 
 @triton.jit(do_not_specialize=range(7))
@@ -115,7 +128,10 @@ def tell(
     state = sync.array(call, words.STATE, tl.int32)
     routing = sync.array(call, words.ROUTING, tl.int32)
     known = known.to(tl.int64).to(tl.pointer_type(tl.int32))
-    goes = tl.load(known + words.REFUSING, mask=refuses == 0, other=0) == 0
+    goes = True
+    for word in tl.static_range(words.RANK_WORDS):
+        refusing = tl.load(known + words.REFUSING + word, mask=refuses == 0, other=0)
+        goes = goes & (refusing == 0)
     if goes & (sync.aborted(call) == 0):
         tell_points(call, num_sources * fanout, fanout, weights)
     tl.debug_barrier()  # the stores of every thread come first
@@ -163,18 +179,18 @@ def route(call, said, known):
     state = sync.array(call, words.STATE, tl.int32)
     routing = sync.array(call, words.ROUTING, tl.int32)
     they_say = meet(call, said)
-    others = 0
+    others = ranks.none()
     most = 0
     for peer in range(sync.word(call, words.NUM_RANKS)):
         theirs = tl.load(they_say + peer)
         note_other(call, peer, said, theirs)
         agrees = (said >= 0) & (theirs == said)
-        sources = tl.load(known + peer, mask=agrees, other=0)
-        tl.store(routing + peer, sources)
+        sources = tl.load(known + peer + words.SOURCES, mask=agrees, other=0)
+        tl.store(routing + peer + words.SOURCES, sources)
         most = tl.maximum(most, sources)
-        others |= tl.where(agrees, 0, tl.full((), 1, tl.int32) << peer).to(tl.int32)
+        others |= ranks.one(peer, tl.where(agrees, 0, 1))
     tl.store(routing + words.MOST_SOURCES, most)
-    tl.store(routing + words.REFUSING, others)
+    ranks.store_set(routing + words.REFUSING, others)
     tl.store(routing + words.EPOCH, ACROSS)
     # All have begun this call: combine need not wait for that once more.
     tl.store(state + words.COMBINE_SAW_PLAN, tl.load(state + words.PLAN_EPOCH) - 1)

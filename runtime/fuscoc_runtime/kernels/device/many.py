@@ -17,7 +17,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, points = load("words"), load("vectors"), load("sync"), load("points")
-of_rows = load("sums")
+of_rows, ranks = load("sums"), load("ranks")
 
 
 @triton.jit
@@ -70,7 +70,7 @@ def copy(
     else:
         places = sources * cells
     tiles = load_sources(source_fields, places, goes)
-    bases = tl.load(call + (codes >> words.SLOT_BITS), mask=goes, other=0)
+    bases = tl.load(call + (codes >> words.SLOT_BITS) + words.WINDOWS, mask=goes, other=0)
     store_rows(bases, rows_at, (codes & words.SLOT_MASK).to(tl.int64), goes, tiles)
 
 
@@ -96,13 +96,13 @@ def take_back(
 ):  # fmt: skip
     """The results of this rank's segments from ``first`` on: rows of its own slots, and what peers
     have put into ``sent``, room for each of them and segment; NaN where ``absent`` ones have not.
-    Those, a bit each. As in ``combine``, one that it ``places`` and has no row is left as it is."""
+    The set of those. As in ``combine``, one that it ``places`` and has no row is left as it is."""
     rank = sync.word(call, words.RANK)
     sources, inside, codes = own_codes(call, first, limit, tile_rows)
     peers = codes >> words.SLOT_BITS
     has = codes >= 0
     here = has & (peers == rank)
-    lost = has & ((peers != rank) & (((absent >> peers) & 1) == 1))
+    lost = has & ((peers != rank) & (ranks.have(absent, peers) == 1))
     among = of_rows.place_among_others(peers.to(tl.int64), rank)
     sent += (among * sync.word(call, words.MAX_SOURCES) + sources) * partial_bytes
     tiles = load_back(rows, (codes & words.SLOT_MASK).to(tl.int64), here, sent, has, lost)
@@ -111,9 +111,9 @@ def take_back(
         store_results(result, tl.load(cells, mask=has, other=0), has, tiles)
     else:
         store_results(result, sources, inside, tiles)
-    lacking = 0
+    lacking = ranks.none()
     if vectors.largest(lost.to(tl.int32), 0) == 1:
         for peer in range(sync.word(call, words.NUM_RANKS)):
             lacks = vectors.largest((lost & (peers == peer)).to(tl.int32), 0)
-            lacking |= (lacks << peer).to(tl.int32)
+            lacking |= ranks.one(peer, lacks)
     return lacking

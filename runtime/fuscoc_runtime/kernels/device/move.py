@@ -74,7 +74,7 @@ def copy(
     cell = (item % num_cells + sync.word(call, words.RANK) + 1) % num_cells
     rank = tl.load(box + boxes.RANK) + cell * tl.load(box + boxes.RANK_STEP)
     start = tl.load(box + boxes.FROM) + cell * tl.load(box + boxes.CELL_FROM)
-    end = tl.load(box + boxes.TO) + cell * tl.load(box + boxes.CELL_TO) + sync.word(call, rank)
+    end = tl.load(box + boxes.TO) + cell * tl.load(box + boxes.CELL_TO) + sync.window(call, rank)
     if of_piece.refuses(call, rank) == 0:
         for field in tl.static_range(len(rows)):
             if index % len(rows) == field:

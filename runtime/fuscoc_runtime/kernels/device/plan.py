@@ -24,7 +24,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, slabs = load("words"), load("vectors"), load("sync"), load("slabs")
-of_tiles, reports, tables = load("tiles"), load("reports"), load("tables")
+of_tiles, reports, tables, ranks = load("tiles"), load("reports"), load("tables"), load("ranks")
 
 RANKS = tl.constexpr(8)  # of all nodes, whose counts are looked at together
 COUNTS = tl.constexpr(2048)  # that a program of `exchange` adds up at once
@@ -43,7 +43,8 @@ def count(
     compact: tl.constexpr,
 ):
     """Rows of every key in this program's tiles, and of a point's key before it there."""
-    counts = counts_of_program(call, keys)
+    row: tl.constexpr = 2 * max(keys, words.MAX_RANKS) if words.IS_WIDE and compact else keys
+    counts = counts_of_program(call, row)
     num_keys = sync.word(call, words.NUM_KEYS)
     for first in range(0, num_columns(call, compact), block):
         tl.store(counts + first + tl.arange(0, block), tl.full((block,), 0, tl.int32))
@@ -135,9 +136,10 @@ def exchange(
     be fewer programs than blocks, and as few as run at once where ranks share a GPU. Of the
     ``table`` that places keys, if one does, ranks tell each other, too."""
     sync.follow(True)
+    row: tl.constexpr = 2 * max(keys, words.MAX_RANKS) if words.IS_WIDE and compact else keys
     blocks = sync.word(call, words.PLAN_BLOCKS)
     for number in range(tl.program_id(0), blocks, tl.num_programs(0)):
-        exchange_block(call, number, blocks, num_sources, keys, tile, tiles, block, compact, table)
+        exchange_block(call, number, blocks, num_sources, row, tile, tiles, block, compact, table)
     for number in range(tl.program_id(0), blocks, tl.num_programs(0)):
         await_counts(call, number, blocks)
 
@@ -254,7 +256,8 @@ def assign(
     sync.follow(True)
     if placed:
         key_to_rank = tables.in_use(call, key_to_rank)
-    counted = counts_of_program(call, keys)
+    row: tl.constexpr = 2 * max(keys, words.MAX_RANKS) if words.IS_WIDE and compact else keys
+    counted = counts_of_program(call, row)
     num_keys = sync.word(call, words.NUM_KEYS)
     columns = num_columns(call, compact)
     node = tl.program_id(0) // (tl.num_programs(0) // sync.word(call, words.NUM_NODES))
@@ -454,7 +457,7 @@ def store_sources(call, counts, columns, failed):
     # Whether this rank has joined the call itself, and no host is told otherwise who refuses it.
     tells = ((failed == 0) | known) & (own >= 0)
     most = tl.full((), 0, tl.int32)
-    refusing = tl.full((), 0, tl.int32)
+    refusing = ranks.none()
     for first in range(0, num_ranks * num_nodes, RANKS):
         column = columns + tl.arange(0, 1)
         peer, told = counted_by(call, counts, first, column, column == columns, columns)
@@ -466,16 +469,17 @@ def store_sources(call, counts, columns, failed):
                 if vectors.pick(refuses.to(tl.int32), index, RANKS) == 1:
                     sync.note(call, words.REFUSALS + first + index, 1)
         if num_nodes == 1:  # elsewhere it takes on the segments of others all the same
-            refusing |= vectors.total(refuses.to(tl.int32) << peer.to(tl.int32), 0)
+            refusing |= ranks.of(peer, refuses)
         sent = tl.maximum(sent, 0)
         if num_nodes > 1:  # every place of theirs: which have a segment, points say
             sent = tl.where(exists, (num_nodes * sync.word(call, words.STRIDE)).to(tl.int32), 0)
         sent = tl.where(failed, 0, sent)
-        tl.store(routing + peer, sent, mask=peer < num_ranks)
+        tl.store(routing + peer + words.SOURCES, sent, mask=peer < num_ranks)
         most = tl.maximum(most, vectors.largest(sent, 0))
     tl.store(routing + words.MOST_SOURCES, most)
     # Of a known routing there is a handle all the same, with which nothing is combined.
-    tl.store(routing + words.REFUSING, tl.where(known & failed, -1, refusing))
+    refusing = tl.where(known & failed, ranks.everyone(), refusing)
+    ranks.store_set(routing + words.REFUSING, refusing)
 
 
 @triton.jit

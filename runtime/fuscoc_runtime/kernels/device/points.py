@@ -86,7 +86,7 @@ def remote_item(call, item):
 @triton.jit
 def most_sources(call):
     """The most source segments of any rank."""
-    return tl.load(array_of_sources(call) + words.MOST_SOURCES).to(tl.int64)
+    return tl.load(sync.array(call, words.ROUTING, tl.int32) + words.MOST_SOURCES).to(tl.int64)
 
 
 @triton.jit
@@ -99,10 +99,10 @@ def num_remote_items(call, most, size):
 @triton.jit
 def own_sources(call, num_sources):
     """The source segments of this rank; none if the call is not carried out."""
-    planned = tl.load(array_of_sources(call) + sync.word(call, words.RANK))
-    return tl.minimum(num_sources, planned.to(tl.int64))
+    return tl.minimum(num_sources, sources_of(call, sync.word(call, words.RANK)))
 
 
 @triton.jit
-def array_of_sources(call):
-    return sync.array(call, words.ROUTING, tl.int32)
+def sources_of(call, rank):
+    """Those of a rank, as planned."""
+    return tl.load(sync.array(call, words.ROUTING, tl.int32) + rank + words.SOURCES).to(tl.int64)

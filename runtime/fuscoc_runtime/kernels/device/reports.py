@@ -8,6 +8,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, slabs = load("words"), load("vectors"), load("sync"), load("slabs")
+verdicts = load("verdicts")
 
 
 @triton.jit
@@ -55,7 +56,8 @@ def most_sources(call, counts, columns):
 
 @triton.jit
 def report(call, counts, slots, rows, columns, differs=None):
-    """Tell the host, with exact sizes, what it waits for; by one program. Where tables of ranks
+    """Tell the host, with exact sizes, what it waits for, and other nodes what must be known of it
+    there; by one program. Where tables of ranks
     ``differs`` they refuse the call, all of them."""
     if sync.is_exact(call):
         peer = tl.arange(0, words.MAX_RANKS)
@@ -66,6 +68,8 @@ def report(call, counts, slots, rows, columns, differs=None):
         store_report(call, words.REPORT_SOURCES + peer, sources)
         store_report(call, words.REPORT_ROWS, rows)
         store_report(call, words.REPORT_ABORTED, sync.aborted(call))
+        if sync.word(call, words.MOST_SLOTS) > 0:
+            verdicts.tell(call, sources, slots)
 
 
 @triton.jit

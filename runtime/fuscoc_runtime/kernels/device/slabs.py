@@ -276,8 +276,9 @@ def weight_of(word):
 
 @triton.jit
 def note_dropped(call, node, trouble: tl.constexpr, times):
-    """Count points of a node that are not moved, where the rank that they are of finds them."""
-    if node == sync.word(call, words.NODE):
+    """Count points of a node that are not moved, where the rank that they are of finds them. With
+    exact sizes all nodes are told that there are any; see `verdicts`."""
+    if (node == sync.word(call, words.NODE)) | (sync.is_exact(call) != 0):
         sync.note_dropped(call, trouble, times)
     else:
         kind: tl.constexpr = trouble - words.BAD_KEYS

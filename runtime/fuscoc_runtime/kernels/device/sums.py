@@ -49,7 +49,7 @@ def staging(call, window, source_rank, source, partial_bytes: tl.constexpr):
     which sends nothing to itself."""
     index = place_among_others(source_rank, window) * sync.word(call, words.STAGED)
     index += staged(call, source)
-    return sync.word(call, window) + sync.word(call, words.STAGING_AT) + index * partial_bytes
+    return sync.window(call, window) + sync.word(call, words.STAGING_AT) + index * partial_bytes
 
 
 @triton.jit

@@ -53,9 +53,15 @@ def array(call, name: tl.constexpr, dtype: tl.constexpr):
 
 
 @triton.jit
+def window(call, peer):
+    """Where the window of a rank, or of each of some, begins."""
+    return tl.load(call + peer + words.WINDOWS)  # the constant last costs nothing
+
+
+@triton.jit
 def section(call, peer, name: tl.constexpr, dtype: tl.constexpr):
     """A part of a rank's window."""
-    return (tl.load(call + peer) + tl.load(call + name)).to(tl.pointer_type(dtype))
+    return (window(call, peer) + tl.load(call + name)).to(tl.pointer_type(dtype))
 
 
 @triton.jit
@@ -163,7 +169,7 @@ def end_wait(call, shown):
 @triton.jit
 def wait_code(stage: tl.constexpr, peer, item):
     """A wait as one word, as the host reads it."""
-    return ((peer << 20) + (item & 0xFFFFF) + ((stage << 24) - 2**31)).to(tl.int32)
+    return ((peer << 20) + (item & 0xFFFFF) + ((stage << 28) - 2**31)).to(tl.int32)
 
 
 @triton.jit

@@ -6,15 +6,22 @@ and every window has the same layout.
 
 import triton.language as tl
 
-MAX_RANKS = tl.constexpr(8)
-SLOT_BITS = tl.constexpr(27)  # a slot code packs (rank, slot); -1 is a dropped point
-SLOT_MASK = tl.constexpr((1 << 27) - 1)
+from fuscoc_runtime.kernels.device import room
+from fuscoc_runtime.room import first_source, is_wide, num_rank_words, num_slot_bits
+
+MAX_RANKS = tl.constexpr(room())  # of a node that there is room for: a power of two
+IS_WIDE = tl.constexpr(is_wide(room()))  # more than the texts of kernels count with
+RANK_WORDS = tl.constexpr(num_rank_words(room()))  # of a bit for each
+SLOT_BITS = tl.constexpr(num_slot_bits(room()))
+# a slot code packs (rank, slot); -1 is a dropped point
+SLOT_MASK = tl.constexpr((1 << num_slot_bits(room())) - 1)
 
 # What a relation says of a point.
 OUT_OF_RANGE = tl.constexpr(-2)  # its rank: that, its key or what it looks up does not exist
 
 # Words of the table.
-WINDOWS = tl.constexpr(0)  # [MAX_RANKS] base of every rank's window, as mapped here
+WINDOWS = tl.constexpr(102 if IS_WIDE.value else 0)  # [MAX_RANKS] base of every rank's window, as
+# mapped here: of few they lie at the address that kernels have in a register
 RANK = tl.constexpr(8)
 NUM_RANKS = tl.constexpr(9)
 MAX_SOURCES = tl.constexpr(10)
@@ -115,7 +122,9 @@ CALL_TAG = tl.constexpr(97)  # with exact sizes what slabs are told by: a call, 
 IS_KNOWN = tl.constexpr(98)  # 1: a dispatch along a known routing, whose report no host waits for
 TABLES_AT = tl.constexpr(99)  # i64 [2 parities][ranks of all nodes], numbers of `tables`
 SLAB_TABLE = tl.constexpr(100)  # where a slab has that table, i64 [keys], in bytes
-NUM_WORDS = tl.constexpr(101)
+MOST_SLOTS = tl.constexpr(101)  # that a rank may have where nodes tell each other a verdict; see
+# `verdicts`; 0: they do not
+NUM_WORDS = tl.constexpr(102 + IS_WIDE.value * MAX_RANKS.value)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
@@ -149,18 +158,24 @@ PAGE_TROUBLES = tl.constexpr(2)  # those of the state, from BAD_KEYS on; behind 
 
 # Words of the report, i64, the call's epoch in their upper halves but for the last.
 REPORT_SLOTS = tl.constexpr(0)  # [MAX_RANKS] slots of every rank
-REPORT_SOURCES = tl.constexpr(8)  # [MAX_RANKS] its source segments, -1: it refuses the call
-REPORT_ROWS = tl.constexpr(16)  # rows of this rank
-REPORT_ABORTED = tl.constexpr(17)  # not 0: nobody waits any more, and nothing here is true
-REPORT_OTHERS = tl.constexpr(18)  # [MAX_RANKS] if not 0: what this rank, in the upper half, and
-# another have said of one call: the dispatch whose routing it uses, -1: it refuses
+REPORT_SOURCES = tl.constexpr(MAX_RANKS.value)  # [MAX_RANKS] its source segments, -1: it refuses
+# the call
+REPORT_ROWS = tl.constexpr(2 * MAX_RANKS.value)  # rows of this rank
+REPORT_ABORTED = tl.constexpr(REPORT_ROWS.value + 1)  # not 0: nobody waits any more, and nothing
+# here is true
+REPORT_VERDICT = tl.constexpr(REPORT_ROWS.value + 2)  # one of `verdicts`, if nodes tell each other
+# any; -1 as before
+REPORT_OTHERS = tl.constexpr(REPORT_ROWS.value + 3)  # [MAX_RANKS] if not 0: what this rank, in the
+# upper half, and another have said of one call: the dispatch whose routing it uses, -1: it refuses
 
-# A handle's words, behind the source segments of every rank.
+# A handle's words; of few ranks as in kernels/include/call.cuh.
+SOURCES = tl.constexpr(first_source(room()))  # [MAX_RANKS] source segments of every rank
 MOST_SOURCES = tl.constexpr(8)  # the most of any
 TICKET = tl.constexpr(9)  # the dispatch whose routing this is
 EPOCH = tl.constexpr(10)  # its PLAN_EPOCH
 COMBINES = tl.constexpr(11)  # combines of it that have ended, the same on all ranks
-REFUSING = tl.constexpr(12)  # ranks, a bit each, that refused the dispatch
+REFUSING = tl.constexpr(SOURCES.value + MAX_RANKS.value if IS_WIDE.value else 12)  # [RANK_WORDS]
+# ranks, a bit each, that refused the dispatch
 USES = tl.constexpr(13)  # dispatches that have used this memory
 DROPPED = tl.constexpr(14)  # points dropped: of the latest use by parity, 0 for the next one
 

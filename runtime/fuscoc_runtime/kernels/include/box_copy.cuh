@@ -4,7 +4,8 @@
 
 namespace fuscoc {
 
-constexpr int kLinesInFlight = 8;  // of a lane
+constexpr int kLinesInFlight = 8;  // of a lane,
+constexpr int kLinesTogether = 4;  // so many of which are stored before the next ones are brought
 
 // How memory is read: as earlier kernels have left it, or past caches, as peers write it now; or not at
 // all, since what should be there has not come.
@@ -33,8 +34,9 @@ struct Nothing {
   __device__ __forceinline__ void operator()() const {}
 };
 
-// Copies lines of a box, whose ends for a cell are `from` and `to`: its warp the next ones together.
-template <int kUnit, Reading kHow, int kSteps>
+// Copies lines of a box, whose ends for a cell are `from` and `to`: its warp the next ones together. All runs are known to
+// be whole multiples of `kRun` bytes.
+template <int kUnit, Reading kHow, int kSteps, i64 kRun = kUnit>
 struct BoxCopy {
   const Box<kSteps>& box;
   const char* const from;
@@ -65,47 +67,55 @@ struct BoxCopy {
   // Whole words at both ends. A range is a whole number of runs, which all are one after the other.
   template <class Meanwhile>
   __device__ __forceinline__ void copy_words(u32 first, u32 end, int lane, Meanwhile meanwhile) const {
+    constexpr u32 known = u32(kRun / kLine & -(kRun / kLine));  // lines that all runs are whole parts of
+    const u32 least = known >= 8 ? known : box.run_lines.by;
     // What comes back is rather looked up while lines come: its items are shorter than 32 parts of most runs.
     if constexpr (kHow == kSettled) {
-      const u32 part = min(box.run_lines.by & -box.run_lines.by, u32(kWarp));
-      if (part >= 8) return copy_parts(first, end, lane, part, meanwhile);
+      const u32 part = least & -least;
+      if (part >= 32) return copy_parts<32>(first, end, lane, meanwhile);
+      if (part >= 16) return copy_parts<16>(first, end, lane, meanwhile);
+      if (part >= 8) return copy_parts<8>(first, end, lane, meanwhile);
     }
-    if (box.run_lines.by >= 16) copy_runs<kLinesInFlight>(first, end, lane, meanwhile);
-    else if (box.run_lines.by >= 8) copy_runs<kLinesInFlight / 2>(first, end, lane, meanwhile);
+    if (least >= 16) copy_runs<kLinesInFlight>(first, end, lane, meanwhile);
+    else if (least >= 8) copy_runs<kLinesInFlight / 2>(first, end, lane, meanwhile);
     else copy_short_runs(first, end, lane, meanwhile);
   }
   __device__ static __forceinline__ uint4 read_word(const char* at) {
     if constexpr (kHow == kLost) return {~0u, ~0u, ~0u, ~0u};
     else return __ldcg(reinterpret_cast<const uint4*>(at));  // read once: it need not stay in L1
   }
-  // Runs that are whole parts of a power of two of lines: places of 32 parts are computed at once, one a lane, and
-  // to a lane nothing is left but to add the same number of bytes to each.
-  template <class Meanwhile>
-  __device__ __forceinline__ void copy_parts(u32 first, u32 end, int lane, u32 part, Meanwhile meanwhile) const {
-    const int shift = 31 - __clz(int(part)), of_warp = kWarp >> shift;
-    const u32 inside = (lane & (part - 1)) * kLine;
-    for (u32 begin = first; begin < end; begin += kWarp << shift) {
+  // Runs that are whole parts of so many lines: places of 32 parts are computed at once, one a lane, and to a lane nothing
+  // is left but to add the same number of bytes to each. While some lines are stored, others come.
+  template <int kPart, class Meanwhile>
+  __device__ __forceinline__ void copy_parts(u32 first, u32 end, int lane, Meanwhile meanwhile) const {
+    constexpr int kParts = kWarp / kPart;  // of a row of lines, one a lane
+    const u32 inside = (lane % kPart) * kLine;
+    for (u32 begin = first; begin < end; begin += kWarp * kPart) {
       __syncwarp();
-      const u32 line = begin + (lane << shift), number = box.run_lines.quotient(line), before = line - number * box.run_lines.by;
+      const u32 line = begin + lane * kPart, number = box.run_lines.quotient(line), before = line - number * box.run_lines.by;
       if (line < end) {
         const Places::Pair run = pair(number);
         places.pair[lane] = {run.from + before * kLine, run.to + before * kLine};
       }
       __syncwarp();
-      const Places::Pair* at = places.pair + (lane >> shift);
-      const u32 last = min(begin + (kWarp << shift), end);
-      for (u32 row = begin; row < last; row += kWarp * kLinesInFlight) {
-        const int left = int(last - row) - lane;
-        uint4 value[kLinesInFlight];
-        const Places::Pair* const next = at + of_warp * kLinesInFlight;
+      const Places::Pair* const at = places.pair + lane / kPart;
+      const int left = int(min(begin + kWarp * kPart, end) - begin) - lane;
+      uint4 value[kLinesInFlight];
+      const auto load = [&](int row) {
+        if (row < kPart && row * kWarp < left) value[row % kLinesInFlight] = read_word(at[row * kParts].from + inside);
+      };
+      const auto store = [&](int row) {
+        if (row * kWarp < left) *reinterpret_cast<uint4*>(at[row * kParts].to + inside) = value[row % kLinesInFlight];
+      };
 #pragma unroll
-        for (int i = 0; i < kLinesInFlight; ++i, at += of_warp)
-          if (i * kWarp < left) value[i] = read_word(at->from + inside);
-        if (row == first) meanwhile();
-        at = next - of_warp * kLinesInFlight;
+      for (int row = 0; row < kLinesInFlight; ++row) load(row);
+      if (begin == first) meanwhile();
 #pragma unroll
-        for (int i = 0; i < kLinesInFlight; ++i, at += of_warp)
-          if (i * kWarp < left) *reinterpret_cast<uint4*>(at->to + inside) = value[i];
+      for (int row = 0; row < kPart; row += kLinesTogether) {
+#pragma unroll
+        for (int i = row; i < row + kLinesTogether; ++i) store(i);
+#pragma unroll
+        for (int i = row; i < row + kLinesTogether; ++i) load(i + kLinesInFlight);
       }
     }
   }

@@ -224,7 +224,7 @@ enum Stage : u32 {
 
 // What a wait is for, as one word.
 __device__ __forceinline__ u32 wait_code(Stage stage, int peer, u32 item) {
-  return 0x80000000u | (u32(stage) << 24) | (u32(peer) << 20) | (item & 0xfffff);
+  return 0x80000000u | (u32(stage) << 28) | (u32(peer) << 20) | (item & 0xfffff);
 }
 
 // Counts what has gone wrong, for `check`, and for the page at the next call.

@@ -26,14 +26,7 @@ constexpr int kCarriers = kCarries<Shape> ? Shape::carried_bytes / int(kCarried 
 // Fewer on the way back, where the other warps copy what arrives, and L1 is what buffers leave of an SM's memory.
 template <class Shape>
 constexpr int kCarriersBack = kCarriers<Shape> < 5 ? kCarriers<Shape> : 5;
-// Runs that are shorter than a buffer take more bulk copies, and few CTAs then carry less than all their warps copy.
-constexpr u32 kFewCtas = 24;
-template <class Shape>
-__device__ constexpr bool runs_fill_buffers() {
-  for (int field = 0; field < Shape::num_fields; ++field)
-    if (Shape::run_bytes(field) < kCarriedLines * kLine) return false;
-  return true;
-}
+constexpr u32 kStoredLines = 128;  // shorter runs are stored together
 // Warps that carry, of those that have buffers.
 __device__ __forceinline__ int num_carriers(int most, u32 under_way = kUnderWay) {
   const u32 bytes = gridDim.x * kCarried * kCarriedLines * kLine;
@@ -47,7 +40,7 @@ struct CarrierWords {
 
 template <int kSteps>
 struct Carrier {
-  // What a lane stores of a buffer: bytes of one run.
+  // What a lane stores of a buffer: bytes of one range.
   struct Part {
     char* to;
     u32 at, bytes;  // in the buffer; 0: nothing
@@ -100,35 +93,46 @@ struct Carrier {
     __syncwarp();
     if (u64* const flag = words.flag[number % kFlags]) signal(flag);
   }
+  template <class Move>
+  __device__ __forceinline__ static void walk(const Box<kSteps>& box, u32 number, int end, Move move) {
+#pragma unroll
+    for (int i = kSteps - 1; i >= 0; --i) {
+      if (i >= end) continue;
+      const Step& step = box.step[i];
+      const u32 before = step.count.quotient(number);
+      move(i64(number - before * step.count.by), step);
+      number = before;
+    }
+  }
+  // What this lane stores of short runs: so many lines that are contiguous where they go.
+  __device__ __forceinline__ Part together(u32 first, u32 end, u32 low, const Divisor& range_lines) const {
+    const bool even = range_lines.by % kStoredLines == 0;
+    const u32 by = even ? kStoredLines : range_lines.by, number = (even ? first / kStoredLines : range_lines.quotient(first)) + lane;
+    const u32 begin = max(number * by, first), last = min((number + 1) * by, end);
+    return {nullptr, low + (begin - first) * kLine, begin < last ? (last - begin) * kLine : 0};
+  }
   __device__ __forceinline__ void bring(const Box<kSteps>& box, const char* from, char* to, u32 first, u32 end, u64* flag) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    const u32 buffer = brought % kCarried, by = box.run_lines.by;
+    const u32 buffer = brought % kCarried;
     bulk_read_but_latest();  // the buffer is free
     __syncwarp();
     Gate* const gate = &words.gate[buffer];
     if (lane == 0) arrive_with(gate, (end - first) * kLine), words.flag[brought % kFlags] = flag;
     __syncwarp();
-    const u32 number = box.run_lines.quotient(first) + lane;
-    Part part{nullptr, 0, 0};
-    if (number <= box.run_lines.quotient(end - 1)) {
-      const u32 begin = max(number * by, first), last = min((number + 1) * by, end);
-      u32 rest = number;
-#pragma unroll
-      for (int i = kSteps - 1; i >= 0; --i) {
-        if (i >= box.num_steps) continue;
-        const Step& step = box.step[i];
-        const u32 before = step.count.quotient(rest);
-        const i64 index = rest - before * step.count.by;
-        from += index * step.from;
-        to += index * step.to;
-        rest = before;
-      }
-      const u32 inside = (begin - number * by) * kLine;
-      part.to = to + inside;
-      part.at = (begin - first) * kLine;
-      part.at += (u32(reinterpret_cast<u64>(part.to)) - part.at) % kBulkLine;
-      part.bytes = (last - begin) * kLine;
-      bulk_load(shared_address(memory + buffer * kCarriedBytes + part.at), from + inside, part.bytes, shared_address(gate), keep);
+    // All runs and ranges begin a multiple of a line of bulk copies behind `to`.
+    const u32 low = u32(reinterpret_cast<u64>(to)) % kBulkLine, run_lines = box.run_lines.by, range_lines = box.range_lines.by;
+    const u32 run = box.run_lines.quotient(first) + lane, begin = max(run * run_lines, first), last = min((run + 1) * run_lines, end);
+    if (begin < last) {
+      walk(box, run, box.num_steps, [&](i64 index, const Step& step) { from += index * step.from; });
+      bulk_load(shared_address(memory + buffer * kCarriedBytes + low + (begin - first) * kLine),
+                from + (begin - run * run_lines) * kLine, (last - begin) * kLine, shared_address(gate), keep);
+    }
+    Part part{nullptr, low + (begin - first) * kLine, begin < last ? (last - begin) * kLine : 0};
+    if (run_lines < kStoredLines) part = together(first, end, low, box.range_lines);
+    if (part.bytes) {
+      const u32 line = first + (part.at - low) / kLine, range = box.range_lines.quotient(line);
+      walk(box, range, box.num_outer, [&](i64 index, const Step& step) { to += index * step.to; });
+      part.to = to + (line - range * range_lines) * kLine;
     }
     if (brought == stored) next = part;
     else latest = part;

@@ -165,14 +165,14 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   __device__ __forceinline__ void copy(const Next& next, u64*& pending) const {
     if (!next.box) return;
     // One text for all, or the loops do not fit into a cache of instructions; whole lines are read past L1 anyway.
-    BoxCopy<Shape::unit_bytes(0), kFresh, Own::num_all_steps>{*next.box, next.from, next.to, words().places[warp]}.item(
-        next.item, lane, [&] { signal(pending); });
+    BoxCopy<Shape::unit_bytes(0), kFresh, Own::num_all_steps, Shape::run_bytes(0)>{
+        *next.box, next.from, next.to, words().places[warp]}.item(next.item, lane, [&] { signal(pending); });
     pending = next.flag;
   }
   // Which is rare, and need not be fast.
   __device__ static __noinline__ void lose(const Own& box, char* to, u32 item, Places& places, int lane) {
     if (!box.tiling.rows) {
-      BoxCopy<Shape::unit_bytes(0), kLost, Own::num_all_steps>{box, nullptr, to, places}.item(item, lane, Nothing{});
+      BoxCopy<Shape::unit_bytes(0), kLost, Own::num_all_steps, Shape::run_bytes(0)>{box, nullptr, to, places}.item(item, lane, Nothing{});
       return;
     }
     const Tile tile = tile_of(box, nullptr, to, item);

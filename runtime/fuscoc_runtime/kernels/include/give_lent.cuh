@@ -3,8 +3,8 @@
 // Results lie in the windows of several ranks. These meet first, since the memory may hold the result before; then warps take what is sent
 // and what stays in turn. The last CTA of a rank tells the peers that all has arrived, and waits for theirs.
 //
-// Of a result that rows do not fill, the rest is 0. If parts that are cleared have bytes of rows, too, this rank has begun
-// when they are.
+// Of a result that rows do not fill, the rest is 0. Where parts that are cleared have bytes of rows, too, they are cleared
+// before this rank lets its peers store.
 #pragma once
 #include "give_back.cuh"
 
@@ -30,11 +30,13 @@ struct GiveLent : GiveBack<Shape> {
     return reinterpret_cast<u64*>(call.window[call.rank] + section) + peer;
   }
   // By all threads: whether all CTAs have come by now, and what they have stored is there.
-  __device__ __forceinline__ bool come_last(u32& come) const {
+  __device__ __forceinline__ bool come_last() const {
+    u32& come = call.state->sent[0];
     __syncthreads();
     if (threadIdx.x == 0) {
       fence_system();
       lent.is_last = atomicAdd(&come, 1u) == gridDim.x - 1;
+      if (lent.is_last) come = 0, fence_system();
     }
     __syncthreads();
     if (lent.is_last) fence_system();
@@ -43,16 +45,24 @@ struct GiveLent : GiveBack<Shape> {
   __device__ __forceinline__ bool clears_first(u32 num_cleared) const {
     return num_cleared > 0 && (!kCovers<Shape> || __ldcg(&covered(call).edges) > 0);
   }
-  __device__ __noinline__ bool clear_all(u32 num_cleared) const {
-    const u32 num_warps = blockDim.x / kWarp;
-    for (u32 item = blockIdx.x * num_warps + warp; item < num_cleared; item += gridDim.x * num_warps) clear(call, item, nullptr, lane);
-    return come_last(*this->cleared());
+  // Parts are taken, not dealt: CTAs that run clear all of them, and wait for none that has no SM yet.
+  __device__ __noinline__ void clear_all(u32 num_cleared) const {
+    constexpr u32 together = 16;
+    const u32 num = u32(ceil_div(num_cleared, together));
+    this->take(call.state->next_finalise + shared.parity, num, [&](u32 group) {
+      const u32 end = min((group + 1) * together, num_cleared) - 1;
+      for (u32 item = group * together; item < end; ++item) clear(call, item, nullptr, lane);
+      clear(call, end, this->cleared(), lane);
+    });
+    if (blockIdx.x != 0 || warp != 0) return;
+    this->wait_for_cleared(num);
+    fence_system();
   }
   // Tells the peers that they may store into this rank's result. That they have is waited for while items are counted.
   __device__ void enter() const {
     const u32 num_cleared = this->num_cleared();
-    const bool tells = clears_first(num_cleared) ? clear_all(num_cleared) : blockIdx.x == 0;
-    if (tells && asks()) tell(call.barrier_at, threadIdx.x);
+    if (clears_first(num_cleared)) clear_all(num_cleared);
+    if (blockIdx.x == 0 && asks()) tell(call.barrier_at, threadIdx.x);
   }
   // Instead of joining the call: into this rank's result nobody stores.
   __device__ void refuse() const {
@@ -79,8 +89,8 @@ struct GiveLent : GiveBack<Shape> {
   __device__ void run(Leave leave) const {
     GiveBackWords<Shape>& all = words();
     const u32 num_ranks = u32(call.num_ranks), num_cleared = this->num_cleared();
-    const bool carries = kCarries<Shape> && (runs_fill_buffers<Shape>() || gridDim.x >= kFewCtas);
-    const bool takes = kTurns<Shape> ? taker() >= 0 && taker() < kBringers : !carries || warp < num_carriers(kCarriers<Shape>);
+    const bool carries = kCarries<Shape> && warp < num_carriers(kCarriers<Shape>);
+    const bool takes = kTurns<Shape> ? taker() >= 0 && taker() < kBringers : carries || !kCarries<Shape> || Shape::few;
     const auto counter = [&](u32* counters) { return counters + shared.parity; };
     const u32 ticket = takes ? this->ticket(counter(call.state->next_reduce)) : 0;  // which comes while items are counted
     u32 most = 0;
@@ -130,7 +140,7 @@ struct GiveLent : GiveBack<Shape> {
     };
     u32* const taken = counter(call.state->next_reduce);
     if constexpr (kCarries<Shape>) {
-      if (carries && takes) {
+      if (carries) {
         Carrier<Own::num_all_steps> carrier(lent.carrier[warp], reinterpret_cast<unsigned char*>(cta_memory()), warp);
         carrier.open();
         this->take(ticket, taken, num_sent + num_own, [&](u32 number) {
@@ -141,16 +151,17 @@ struct GiveLent : GiveBack<Shape> {
         return;
       }
     }
-    if (takes)
+    if constexpr (!kCarries<Shape> || Shape::few) {
       this->take(ticket, taken, num_sent + num_own, [&](u32 number) {
         const typename Base::Next item = next(number);
         if (!item.box) return;
         if constexpr (kTurns<Shape>)
           Turning<Shape, Own>{all.ring, num_workers()}.give(*item.box, item.from, item.to, item.item, 0, false, nullptr);
         else
-          BoxCopy<Shape::unit_bytes(0), kSettled, Own::num_all_steps>{*item.box, item.from, item.to, all.places[warp]}.item(
-              item.item, lane, Nothing{});
+          BoxCopy<Shape::unit_bytes(0), kSettled, Own::num_all_steps, Shape::run_bytes(0)>{
+              *item.box, item.from, item.to, all.places[warp]}.item(item.item, lane, Nothing{});
       });
+    }
     if (!clears_first(num_cleared))
       this->take(counter(call.state->next_finalise), num_cleared, [&](u32 item) { clear(call, item, nullptr, lane); });
     if constexpr (kTurns<Shape>) Turning<Shape, Own>{all.ring, num_workers()}.end();
@@ -158,10 +169,8 @@ struct GiveLent : GiveBack<Shape> {
 
   // Behind all that is stored, by all threads of every CTA.
   __device__ void end() const {
-    u32& come = call.state->sent[0];
-    if (!come_last(come)) return;
+    if (!come_last()) return;
     const int peer = int(threadIdx.x);
-    if (peer == 0) come = 0;
     if (peer < call.num_ranks && peer != call.rank) {
       if (asks()) tell(call.arrived_at, peer);
       if (!asks() || !this->wait_for(peer, 0, word_of(call.arrived_at, peer))) atomicOr(&lent.lost, 1u << peer);

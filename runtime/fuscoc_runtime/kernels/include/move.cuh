@@ -86,8 +86,8 @@ struct Move {
         return;
       }
     }
-    BoxCopy<Shape::unit_bytes(kField), kSettled, Own::num_all_steps>{box, from, to, shared.places[threadIdx.x / kWarp]}.item(
-        item, lane, Nothing{});
+    BoxCopy<Shape::unit_bytes(kField), kSettled, Own::num_all_steps, Shape::run_bytes(kField)>{
+        box, from, to, shared.places[threadIdx.x / kWarp]}.item(item, lane, Nothing{});
   }
 
   // Counts the items of the boxes that there are.
@@ -135,17 +135,20 @@ struct Move {
   }
   __device__ void run(int warp, int num_warps) {
     if (warp == num_warps - 1) mark_all();  // it has no item in small calls
-    if (kCarries<Shape> && (runs_fill_buffers<Shape>() || gridDim.x >= kFewCtas)) {
-      const int num = num_carriers(kCarriers<Shape>);
-      if (warp >= num) return;
-      auto carrier = this->carrier(warp);
-      take(warp * gridDim.x + blockIdx.x, gridDim.x * num, shared.box[warp],
-           [&](const Own& box, int, const char* from, char* to, u32 item) { carrier.carry(box, from, to, item, nullptr, [](u64*) {}); });
-      carrier.finish([](u64*) {});
-    } else {
-      take(warp * gridDim.x + blockIdx.x, gridDim.x * num_warps, shared.box[warp],
-           [&](const Own& box, int field, const char* from, char* to, u32 item) { copy(box, field, from, to, item); });
+    const int num_carry = kCarries<Shape> ? num_carriers(kCarriers<Shape>) : 0;
+    const int num = kCarries<Shape> && !Shape::few ? num_carry : num_warps;
+    const u32 turn = warp * gridDim.x + blockIdx.x, next = gridDim.x * num;
+    if constexpr (kCarries<Shape>) {
+      if (warp < num_carry) {
+        auto carrier = this->carrier(warp);
+        take(turn, next, shared.box[warp],
+             [&](const Own& box, int, const char* from, char* to, u32 item) { carrier.carry(box, from, to, item, nullptr, [](u64*) {}); });
+        return carrier.finish([](u64*) {});
+      }
     }
+    if constexpr (!kCarries<Shape> || Shape::few)
+      take(turn, next, shared.box[warp],
+           [&](const Own& box, int field, const char* from, char* to, u32 item) { copy(box, field, from, to, item); });
   }
   // Of a CTA that turns tiles, most of whose warps do that, and one marks.
   __device__ void run(int warp, const Turning<Shape, Own>& turning) {

@@ -18,6 +18,7 @@ struct Shape {
   static constexpr bool disjoint = true;
   static constexpr bool apart = false;
   static constexpr bool every_rank = true;
+  static constexpr bool few = false;
   using Element = Bf16;
   static constexpr int num_fields = 1;
   static constexpr int fanout = 1;

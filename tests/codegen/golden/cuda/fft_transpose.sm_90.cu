@@ -18,6 +18,7 @@ struct Shape {
   static constexpr bool disjoint = true;
   static constexpr bool apart = false;
   static constexpr bool every_rank = false;
+  static constexpr bool few = false;
   static constexpr int num_fields = 1;
   static constexpr int fanout = 1;
   static constexpr int num_keys = 0;
@@ -40,6 +41,11 @@ struct Shape {
 };
 static_assert(sizeof(BoxOf<Shape>) == 360);
 static_assert(sizeof(Marks<Shape::num_loops>) == 96);
+
+struct Few : Shape {
+  static constexpr bool few = true;
+  static constexpr int carried_bytes = 124800;
+};
 
 struct Relation {
   const Call& call;
@@ -103,3 +109,7 @@ extern "C" __global__ void __launch_bounds__(768, 1)
 fft_transpose_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }
 extern "C" __global__ void __launch_bounds__(896, 1)
 fft_transpose_lend(const __grid_constant__ Call call) { give_lent<Shape>(call); }
+extern "C" __global__ void __launch_bounds__(896, 1)
+fft_transpose_dispatch_few(const __grid_constant__ Call call) { move<Few, Relation>(call); }
+extern "C" __global__ void __launch_bounds__(896, 1)
+fft_transpose_lend_few(const __grid_constant__ Call call) { give_lent<Few>(call); }

@@ -19,6 +19,7 @@ struct Shape {
   static constexpr bool disjoint = true;
   static constexpr bool apart = false;
   static constexpr bool every_rank = false;
+  static constexpr bool few = false;
   static constexpr int num_fields = 1;
   static constexpr int fanout = 1;
   static constexpr int num_keys = 0;
@@ -41,6 +42,11 @@ struct Shape {
 };
 static_assert(sizeof(BoxOf<Shape>) == 328);
 static_assert(sizeof(Marks<Shape::num_loops>) == 80);
+
+struct Few : Shape {
+  static constexpr bool few = true;
+  static constexpr int carried_bytes = 124800;
+};
 
 struct Relation {
   const Call& call;
@@ -120,3 +126,7 @@ extern "C" __global__ void __launch_bounds__(768, 1)
 redistribute_combine(const __grid_constant__ Call call) { give_back<Shape>(call); }
 extern "C" __global__ void __launch_bounds__(896, 1)
 redistribute_lend(const __grid_constant__ Call call) { give_lent<Shape>(call); }
+extern "C" __global__ void __launch_bounds__(896, 1)
+redistribute_dispatch_few(const __grid_constant__ Call call) { move<Few, Relation>(call); }
+extern "C" __global__ void __launch_bounds__(896, 1)
+redistribute_lend_few(const __grid_constant__ Call call) { give_lent<Few>(call); }

@@ -19,6 +19,7 @@ struct Shape {
   static constexpr bool disjoint = true;
   static constexpr bool apart = false;
   static constexpr bool every_rank = false;
+  static constexpr bool few = false;
   static constexpr int num_fields = 1;
   static constexpr int fanout = 1;
   static constexpr int num_keys = 0;

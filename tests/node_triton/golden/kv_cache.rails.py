@@ -1,0 +1,140 @@
+"""Kernels of shuffle ``kv_cache`` in kv_cache.fsc between nodes, by fuscoc 0.1.0.
+
+Every argument is an int64, a count or an address; docs/abi.md of fuscoc describes them.
+"""
+
+import triton
+import triton.language as tl
+
+from fuscoc_runtime.kernels.device import load
+
+place = load("place")
+dispatch = load("dispatch")
+slabs = load("slabs")
+hop = load("hop")
+
+
+@triton.jit
+def load_source(part, source, cell):
+    src_stride0 = tl.load(cell[1])
+    row_0 = tl.multiple_of((source[0] + cell[0] * 65536).to(tl.pointer_type(tl.int64)), 16)
+    at = part * 4096 + tl.arange(0, 4096)
+    tile_0 = tl.load(row_0 + (at // 8192 * (src_stride0 * 8192) + at % 8192))
+    return (tile_0,)
+
+
+@triton.jit
+def load_row(part, base, at, slot):
+    row_0 = tl.multiple_of((base + at[0] + slot * 2097152).to(tl.pointer_type(tl.int64)), 16)
+    tile_0 = tl.load(row_0 + part * 4096 + tl.arange(0, 4096))
+    return (tile_0,)
+
+
+@triton.jit
+def store_row(part, base, at, slot, tiles):
+    row_0 = tl.multiple_of((base + at[0] + slot * 2097152).to(tl.pointer_type(tl.int64)), 16)
+    tl.store(row_0 + part * 4096 + tl.arange(0, 4096), tiles[0])
+
+
+@triton.jit
+def load_landed(part, source, cell):
+    if cell[2]:
+        tiles = load_source(part, source[1], cell[3])
+    else:
+        tiles = load_row(part, cell[0], source[0], cell[1])
+    return tiles
+
+
+@triton.jit(do_not_specialize=range(3))
+def kv_cache_rails_exchange(call: tl.int64, num_sources: tl.int64, num_slots: tl.int64):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    num_slots = num_slots.to(tl.int64)
+    place.exchange(call, num_sources, num_slots)
+
+
+@triton.jit(do_not_specialize=range(2))
+def kv_cache_rails_place(call: tl.int64, num_sources: tl.int64):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    place.place(call, num_sources, fanout=1, tile=(2, 1), apart=False, begun=0)
+
+
+@triton.jit(do_not_specialize=range(6))
+def kv_cache_rails_pack(
+    call: tl.int64,
+    num_sources: tl.int64,
+    says: tl.int64,
+    weights: tl.int64,
+    source_0: tl.int64,
+    slab_at_0: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    says = says.to(tl.int64)
+    weights = weights.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
+    slab_at_0 = slab_at_0.to(tl.int64)
+    hop.pack(
+        call,
+        num_sources,
+        says,
+        weights,
+        source_fields=(source_0,),
+        slab_at=(slab_at_0,),
+        load_source=load_source,
+        store_row=store_row,
+        fanout=1,
+        lanes=1,
+        parts=64,
+        tile=(2, 1),
+        tiles=1,
+        compact=False,
+        given=(),
+        relation=None,
+        strided=True,
+        counts=False,
+    )
+
+
+@triton.jit(do_not_specialize=range(9))
+def kv_cache_rails_forward(
+    call: tl.int64,
+    num_sources: tl.int64,
+    ticket: tl.int64,
+    weights: tl.int64,
+    slab_at_0: tl.int64,
+    source_0: tl.int64,
+    rows_at_0: tl.int64,
+    first_place: tl.int64,
+    end_place: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    num_sources = num_sources.to(tl.int64)
+    ticket = ticket.to(tl.int64)
+    weights = weights.to(tl.int64)
+    slab_at_0 = slab_at_0.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
+    rows_at_0 = rows_at_0.to(tl.int64)
+    first_place = first_place.to(tl.int64)
+    end_place = end_place.to(tl.int64)
+    dispatch.dispatch(
+        call,
+        num_sources,
+        ticket,
+        weights,
+        source_fields=((slab_at_0,), (source_0,)),
+        rows_at=(rows_at_0,),
+        load_source=load_landed,
+        load_row=load_row,
+        store_row=store_row,
+        fanout=1,
+        lanes=1,
+        parts=64,
+        weighted=False,
+        cell_of=slabs.cell_of,
+        strided=True,
+        across=True,
+        first=first_place,
+        end=end_place,
+    )
