@@ -80,7 +80,11 @@ def open_variant(name: str, topology: Topology, device: torch.device, *, trace: 
     if sharing > 1:
         # Kernels that wait must leave room for those they wait for, whichever rank's they are.
         num_sms = torch.cuda.get_device_properties(device).multi_processor_count // (sharing + 1)
-    return Shuffle(path, topology=topology, device=device, trace=trace, num_sms=num_sms)
+    options: dict[str, int] = {}
+    if name == OWN_SENDERS:  # whose plan others follow: the general engine has one
+        sms = num_sms or torch.cuda.get_device_properties(device).multi_processor_count
+        options = {"num_programs": 2 * sms}
+    return Shuffle(path, topology=topology, device=device, trace=trace, num_sms=num_sms, **options)
 
 
 def time_contenders(contenders: Sequence[Contender], iterations: int) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from fuscoc.artifact import MANIFEST
 from fuscoc.lang.checked import CheckedShuffle
+from fuscoc_runtime.engine.node.flow_rails import have_ways
 from fuscoc_runtime.engine.node.rings import HandleRings
 from fuscoc_runtime.engine.node.state import (
     BAD_KEYS,
@@ -165,9 +166,8 @@ def test_reasons_for_no_fixed_capacity_between_nodes(
         ({"gpu": None}, "take longer"),
         ({"traces": True}, "traced"),
         ({"num_programs": 8}, "num_programs"),
-        ({"topology": Topology(2, 4), "shuffle": "balanced"}, "all ranks' traffic"),
-        ({"topology": Topology(2, 4), "shuffle": "staged"}, "all ranks' traffic"),
         ({"topology": Topology(2, 144)}, "144 ranks"),
+        ({"topology": Topology(2, 16), "shuffle": "balanced"}, "hosts' plan"),
         ({"shuffle": "repeating"}, "dedup"),
         ({"shuffle": "static"}, "made once"),
         ({"shuffle": "ragged"}, "pieces"),
@@ -182,6 +182,19 @@ def test_reasons_for_the_general_engine(changed: dict[str, Any], reason: str) ->
     chosen = choose_exact(spec(given.pop("shuffle", "moe")), **given)
     assert isinstance(chosen, str)
     assert reason in chosen
+
+
+@pytest.mark.parametrize(
+    ("name", "some", "none"),
+    [("balanced", Topology(2, 4), Topology(4, 1)), ("staged", Topology(3, 1), Topology(2, 4))],
+)
+def test_a_policy_is_for_what_leaves_a_choice(name: str, some: Topology, none: Topology) -> None:
+    """With exact sizes, by the kernels that carry calls without one."""
+    rules = spec(name).program.exchange
+    assert have_ways(rules, some)
+    assert not have_ways(rules, none)
+    assert not have_ways(spec("moe").program.exchange, some)
+    assert choose_exact(spec(name), some, HOPPER, False, None) == spec(name).node
 
 
 def test_a_table_places_keys_by_any_kernels() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 from fuscoc_runtime.kernels import nccl
 from fuscoc_runtime.kernels.commands import (
+    Await,
     Command,
     CommandList,
     Communicator,
@@ -286,15 +286,14 @@ def test_exchanges_beside_a_list(monkeypatch: pytest.MonkeyPatch, good: int) -> 
     launch = (["a"], "c", False)
     posts = [Told([(at, 16, 1, True)]) for at in (8, 9)]
     commands, taken = made([launch, *posts, launch], ctypes.c_int64(), [])
-    _, first, second, last = commands
+    _, first, second, _ = commands
     assert isinstance(first, Exchange)
     assert isinstance(second, Exchange)
-    assert isinstance(last, Launch)
     assert first.transfers is not None
     assert second.transfers is not None
     for each, before, after in ((first.transfers, 21, 22), (second.transfers, 0, 23)):
         each.stream, each.before, each.after = 20, before, after
-    commands[-1] = replace(last, awaits=second)
+    commands.insert(3, Await(second))
     driver = Recorded(taken, good)
     native = NativeList(commands, ("c", "a"), driver.calls)
     kernels = expected([launch, *posts, launch], {"a": 5, "c": 2}, 0)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuscoc_runtime.comm.lockstep import run_lockstep
 from fuscoc_runtime.comm.requests import StartRound
 from fuscoc_runtime.engine import probe
 from fuscoc_runtime.engine.machine import RING_SLOTS
 from fuscoc_runtime.face.lockstep import LockstepShuffle
+from fuscoc_runtime.kernels.commands import CommandList, Exchange, Numbers
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.links import LEAST_LATENCY, Link
 from fuscoc_runtime.topology import Topology
@@ -25,6 +27,7 @@ from tests.engine import specs
 bandwidths = st.floats(1e8, 1e12)
 latencies = st.floats(2e-6, 1e-2)
 NAMES = ("bandwidth", "latency")
+CPU = torch.device("cpu")
 
 
 @given(bandwidths, latencies, st.integers(1, 1 << 20), st.integers(1 << 22, 1 << 28))
@@ -64,6 +67,23 @@ def test_lanes_are_added_while_that_pays(bandwidths: list[float]) -> None:
     )
 
 
+class Lanes:
+    """Those of a rank's rail, on which nothing travels."""
+
+    def __init__(self) -> None:
+        self.num_lanes = 0
+        self.posted: list[tuple[int, StartRound]] = []
+
+    def open_lanes(self, num_lanes: int) -> None:
+        self.num_lanes = num_lanes
+
+    def command(self, what: StartRound, lane: int, **_: object) -> Exchange:
+        return Exchange(None, lambda: self.posted.append((lane, what)), None)
+
+    def submit(self, commands: CommandList, numbers: Numbers) -> None:
+        commands.submit(numbers)
+
+
 @pytest.mark.parametrize(("topology", "num_lanes"), [("2x1", 2), ("3x2", 4)])
 def test_ranks_agree(monkeypatch: pytest.MonkeyPatch, topology: str, num_lanes: int) -> None:
     """Every rank has its own clock; the median of what they measure counts."""
@@ -71,44 +91,49 @@ def test_ranks_agree(monkeypatch: pytest.MonkeyPatch, topology: str, num_lanes: 
     monkeypatch.setattr(probe, "SMALL_BYTES", small)
     monkeypatch.setattr(probe, "LARGE_BYTES", large)
     where = Topology.parse(topology)
-    num_ranks = where.num_ranks
-    calls = itertools.count()
 
-    def seconds(rank: int, size: int, attempt: int) -> float:
-        """The first attempt does not count, although it is the fastest; the last one does."""
-        return [0, 3, 2, 1][attempt] * (1 + rank) * (1e-4 + size * 1e-6)
+    def seconds(rank: int, size: int, attempt: int = probe.PROBES - 1) -> float:
+        """The last attempt is the fastest."""
+        return (probe.PROBES - attempt) * (1 + rank) * (1e-4 + size * 1e-6)
 
-    def clock() -> float:
-        """In turn, all ranks look when they start and when they have ended."""
-        round_number, at = divmod(next(calls), 2 * num_ranks)
-        has_ended, rank = divmod(at, num_ranks)
-        size, attempt = divmod(round_number, 1 + probe.PROBES)
-        return has_ended * seconds(rank, (small, large)[size], attempt)
+    def said(size: int) -> list[int]:
+        return [round(seconds(rank, size) * 1e9) for rank in range(where.num_ranks)]
 
-    monkeypatch.setattr(probe, "time", SimpleNamespace(perf_counter=clock))
-    shuffle = LockstepShuffle(specs.artifact(specs.routed("f32")), topology=where)
-    for machine in shuffle.machines:
-        machine.lanes.use_wires(num_lanes)
-    sent = [0] * num_ranks
-    start = shuffle._handlers[StartRound]
+    def clock(rank: int) -> Iterator[float]:
+        """Looked at before and behind every attempt."""
+        for size, attempt in itertools.product((small, large), range(probe.PROBES)):
+            yield from (0.0, seconds(rank, size, attempt))
 
-    def noting(requests: Sequence[StartRound]) -> Sequence[None]:
-        for rank, request in enumerate(requests):
-            for rows in request.sends:
-                assert where.node(rows.peer) == (where.node(rank) + 1) % where.num_nodes
-                assert where.local_rank(rows.peer) == where.local_rank(rank)
-                sent[rank] += rows.fields[0].nbytes
-        return start(requests)
+    def measured(rank: int) -> Link:
+        lanes, sizes, times = Lanes(), iter((small, large)), clock(rank)
 
-    work = [probe.measure_link(machine) for machine in shuffle.machines]
-    links = run_lockstep(work, {**shuffle._handlers, StartRound: noting})
-    assert sent == [(1 + probe.PROBES) * (small + large)] * num_ranks
+        def meet(_: str, word: int) -> list[int]:
+            everyone = said(next(sizes))
+            assert word == everyone[rank]
+            return everyone
+
+        monkeypatch.setattr(probe, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+        members = SimpleNamespace(topology=where, rank=rank, device=CPU, meet=meet)
+        link = probe.measure_link(cast(Any, members), cast(Any, lanes), num_lanes)
+        assert lanes.num_lanes == num_lanes
+        assert {lane for lane, _ in lanes.posted} == set(range(num_lanes))
+        sent = 0
+        for _, what in lanes.posted:
+            [there], [back] = what.sends, what.receives
+            assert where.local_rank(there.peer) == where.local_rank(rank)
+            assert where.node(there.peer) == (where.node(rank) + 1) % where.num_nodes
+            assert where.node(back.peer) == (where.node(rank) - 1) % where.num_nodes
+            sent += there.fields[0].nbytes
+        assert sent == 2 * probe.PROBES * (small + large)  # each behind one that opens connections
+        return link
+
     found = [
-        Link.through((small, seconds(rank, small, 3)), (large, seconds(rank, large, 3)))
-        for rank in range(num_ranks)
+        Link.through((small, slow / 1e9), (large, fast / 1e9))
+        for slow, fast in zip(said(small), said(large), strict=True)
     ]
     medians = (statistics.median(getattr(each, name) for each in found) for name in NAMES)
-    assert links == [Link(*medians, num_lanes)] * num_ranks
+    wanted = Link(*medians, num_lanes)
+    assert [measured(rank) for rank in range(where.num_ranks)] == [wanted] * where.num_ranks
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpus import need_gpus, torchrun
+from tests.node_exact import models as exact
 from tests.rails import exact_gpu_run, given_gpu_run
 from tests.rails.models import compile_all
 
@@ -30,6 +31,18 @@ def test_given_slots(options: list[str], tmp_path: Path) -> None:
     given_gpu_run.compile_all(tmp_path)
     options = [str(tmp_path), "--topology", "2x1", *options]
     torchrun(2, "tests/rails/given_gpu_run.py", *options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("topology", "policy"), [("2x2", "balance rebalance"), ("4x1", "balance none schedule fast")]
+)
+def test_policies(topology: str, policy: str, tmp_path: Path) -> None:
+    """Of exact sizes, by rows that travel as flows."""
+    need_gpus(4)
+    exact.compile_all(tmp_path, policy)
+    options = [str(tmp_path), "--topology", topology]
+    torchrun(4, "tests/node_exact/exact_gpu_run.py", *options)
 
 
 @pytest.mark.gpu

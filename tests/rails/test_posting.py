@@ -52,10 +52,10 @@ class OneRail(Rails):
         liveness = Liveness(store, 0, [this_process()])
         super().__init__(Membership(1, Topology(4, 2), None, CPU, store, liveness, 60.0))
 
-    def exchange(self, what: StartRound) -> None:
+    def exchange(self, what: StartRound, lane: int = 0) -> None:
         pass
 
-    def _group(self) -> Any:
+    def _group(self, lane: int = 0) -> Any:
         return self.group
 
 

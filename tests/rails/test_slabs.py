@@ -68,7 +68,7 @@ def test_every_byte_of_a_slab_travels(text: str, num_sources: int) -> None:
     assert node is not None
     cpu, topology = torch.device("cpu"), Topology(num_nodes, 2)
     memory = new_slab_memory(shuffle, node, topology, num_sources, cpu)
-    made = Slabs(shuffle, node, topology, num_sources, memory, is_one_host=False)
+    made = Slabs(shuffle, node, topology, num_sources, memory, is_one_round=False)
     made.rounds = divide(made.rounds[-1].stop, slabs.ROUND_BYTES // 5, num_nodes)
     header = range(slabs.HEADER_BYTES)
     for ranges, slab in ((made.ranges, memory.out), (made.ranges_back, memory.back_out)):

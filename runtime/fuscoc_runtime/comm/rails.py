@@ -12,8 +12,10 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Sequence
+from copy import copy
 from datetime import timedelta
 from functools import partial
+from weakref import ReferenceType
 
 import torch
 import torch.distributed as dist
@@ -26,7 +28,7 @@ from fuscoc_runtime.comm.requests import Rows, StartRound
 from fuscoc_runtime.comm.rounds import post
 from fuscoc_runtime.comm.streams import shared_stream
 from fuscoc_runtime.comm.subgroups import network_groups
-from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError
+from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, InputError
 from fuscoc_runtime.kernels.commands import (
     CommandList,
     Exchange,
@@ -51,14 +53,31 @@ class Beside:
             follows another one there, and of the event of its end.
     """
 
-    def __init__(self, device: torch.device, is_first: bool) -> None:
-        """Kernels of NCCL find room before those of the list, which fill the GPU."""
-        stream = shared_stream(device, "network", priority=-2)
+    def __init__(self, device: torch.device, lane: int = 0) -> None:
+        """That of a ``lane``. Kernels of NCCL find room before those of the list, which fill the
+        GPU."""
+        stream = shared_stream(device, f"network {lane}", priority=-2)
         self._events = [torch.cuda.Event() for _ in range(2)]  # type: ignore[no-untyped-call]
         for event in self._events:
             event.record(stream)  # the driver has none before
         before, after = (event.cuda_event for event in self._events)
-        self.addresses = stream.cuda_stream, before if is_first else 0, after
+        self.addresses = stream.cuda_stream, before, after
+
+    def behind(self) -> Beside:
+        """The same for what follows another exchange there; it ends what has been posted so far."""
+        stream, _, after = self.addresses
+        other = copy(self)
+        other.addresses = stream, 0, after
+        return other
+
+
+def unfit(rank: int) -> InputError:
+    """What a rank raises whose rows are not those that others expect, or the other way round."""
+    problem = (
+        "is of another dispatch than that of another rank, and rows of the two do not fit each "
+        "other: open the shuffle again"
+    )
+    return InputError("handle", rank, problem)
 
 
 class Rails:
@@ -66,8 +85,9 @@ class Rails:
 
     Attributes:
         peers: these ranks, by node; this rank itself is not among them.
-        told: address of two words that kernels write, int32: numbers of calls that have come to an
-            exchange, and beyond it.
+        told: address of three words that kernels write, int32: numbers of calls that have come to
+            an exchange, and beyond it, and whether rows that ranks send do not fit what others
+            expect.
     """
 
     def __init__(self, members: Membership) -> None:
@@ -75,15 +95,27 @@ class Rails:
         self._members, self._is_gpu = members, members.device.type == "cuda"
         forwarders = {node: topology.forwarder(rank, node) for node in range(topology.num_nodes)}
         self.peers = {node: peer for node, peer in forwarders.items() if peer != rank}
-        [self._known_group] = network_groups(members, 1)
+        self._lanes: list[ReferenceType[dist.ProcessGroup] | None] = []
         self._words, self._number = StreamWords(2, members.device), ctypes.c_int64()
-        self._told = StreamWords(2, members.device)
+        self._told = StreamWords(3, members.device)
         self.told = self._told.address
         # The CPU waits by itself, and what could not be posted is not waited for.
         self._is_watched = self._is_gpu
+        self.open_lanes(1)
+
+    def open_lanes(self, num_lanes: int) -> None:
+        """Be ready for exchanges on so many communicators; collective over all ranks.
+
+        Raises:
+            HopTimeoutError, NetworkError: a rank has not come in time.
+        """
+        members, known = self._members, len(self._lanes)
+        self._lanes = network_groups(members, num_lanes)
         # Who has not sent anything yet is not connected.
-        there = torch.zeros(2, topology.num_nodes, 1, dtype=torch.int64, device=members.device)
-        self.exchange(self.between(there[0], there[1]))
+        nodes = members.topology.num_nodes
+        there = torch.zeros(2, nodes, 1, dtype=torch.int64, device=members.device)
+        for lane in range(known, num_lanes):
+            self.exchange(self.between(there[0], there[1]), lane)
         members.meet("connection")
 
     def between(
@@ -101,17 +133,22 @@ class Rails:
         return StartRound(0, 0, sends, receives)
 
     def command(
-        self, what: StartRound, is_told: bool = False, beside: Beside | None = None
+        self,
+        what: StartRound,
+        is_told: bool = False,
+        beside: Beside | None = None,
+        lane: int = 0,
     ) -> Exchange:
         """It as a command of lists, which `submit` enqueues. Its tensors are contiguous. Where it
         ``is_told`` kernels before and behind it write the words. ``beside``: how it travels beside
-        the list."""
-        transfers = self._transfers(what, is_told, beside) if self._is_gpu else None
+        the list; ``lane``: which communicator carries it."""
+        transfers = self._transfers(what, is_told, beside, lane) if self._is_gpu else None
         return Exchange(transfers, partial(self._wait_for, what), (what, beside))
 
-    def exchange(self, what: StartRound) -> None:
+    def exchange(self, what: StartRound, lane: int = 0) -> None:
         """Post it; the current stream goes on when it has ended. As `submit`."""
-        self.submit(CommandList(self._members.device, [self.command(what)]), as_numbers(()))
+        command = self.command(what, lane=lane)
+        self.submit(CommandList(self._members.device, [command]), as_numbers(()))
 
     def submit(
         self,
@@ -141,26 +178,37 @@ class Rails:
                 return begun
         return 0
 
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether an exchange cannot end, as ranks follow different routings."""
+        return self._told[2] != 0
+
     def listen(self, listener: Listener) -> None:
         """Let it hear of a loss before the GPU goes on without what was lost."""
-        if self._is_gpu:
-            listen(self._group(), listener)
+        for lane in range(len(self._lanes) if self._is_gpu else 0):
+            listen(self._group(lane), listener)
 
     def abort(self, loss: FuscoRuntimeError) -> None:
         """A rank is lost: let the GPU, which may wait for what it should have sent, go on without.
         Nobody who posts along with this rail can do so any more, and all hear of it before."""
-        if self._is_gpu and self._known_group is not None:
-            abort(self._known_group, self._members.device, loss)
+        for group in self._lanes if self._is_gpu else ():
+            if group is not None:
+                abort(group, self._members.device, loss)
 
-    def _group(self) -> dist.ProcessGroup:
-        """The ranks' group, with its communicator, which is freed when it is destroyed."""
-        group = self._known_group() if self._known_group is not None else None
+    def _group(self, lane: int = 0) -> dist.ProcessGroup:
+        """The ranks' group of a lane, with its communicator, which ends with it."""
+        known = self._lanes[lane]
+        group = known() if known is not None else None
         if group is None or dist.GroupMember.WORLD is None:
             raise ClosedError("the process group")
         return group
 
     def _transfers(
-        self, what: StartRound, is_told: bool = False, beside: Beside | None = None
+        self,
+        what: StartRound,
+        is_told: bool = False,
+        beside: Beside | None = None,
+        lane: int = 0,
     ) -> Transfers:
         made = []
         for rows, is_sent in ((what.receives, 0), (what.sends, 1)):
@@ -169,7 +217,7 @@ class Rails:
                 if part.nbytes:
                     made.append(Transfer(part.data_ptr(), part.nbytes, peer, is_sent))
         return Transfers(
-            ctypes.pointer(communicator_of(self._group(), self._members.device)),
+            ctypes.pointer(communicator_of(self._group(lane), self._members.device)),
             0 if is_told else ctypes.addressof(self._number),
             0 if is_told else self._words.address,
             len(made),
@@ -179,6 +227,8 @@ class Rails:
 
     def _wait_for(self, what: StartRound) -> None:
         """Carry it out by gloo."""
+        if self.is_in_vain:
+            raise unfit(self._members.rank)
         group, started = self._group(), time.monotonic()
         awaited: int | None = None
         try:
@@ -193,6 +243,8 @@ class Rails:
     def _explain(
         self, started: float, error: Exception, awaited: int | None = None
     ) -> FuscoRuntimeError:
+        if self.is_in_vain:  # and has been ended
+            return unfit(self._members.rank)
         seconds = time.monotonic() - started
         suspect = awaited if seconds >= self._members.timeout else None
         return self._members.liveness.explain(NETWORK, seconds, error, suspect)

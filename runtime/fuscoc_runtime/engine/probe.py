@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
-from fuscoc_runtime.comm.requests import (
-    LEAST_LANES,
-    AllGather,
-    FinishRound,
-    Request,
-    Rows,
-    StartRound,
-    ToHost,
-)
-from fuscoc_runtime.engine.machine import Machine
+from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.rails import Beside, Rails
+from fuscoc_runtime.comm.requests import LEAST_LANES, Rows, StartRound
+from fuscoc_runtime.kernels.commands import Await, CommandList, as_numbers
 from fuscoc_runtime.plan.links import Link
 
 SMALL_BYTES, LARGE_BYTES = 1 << 18, 1 << 24
@@ -37,9 +31,21 @@ less than 100 Gbit/s, more are tried, and kept if they carry so many times as mu
 _known: WeakKeyDictionary[dist.ProcessGroup, dict[str, Link]] = WeakKeyDictionary()
 
 
-def known_links(group: dist.ProcessGroup) -> dict[str, Link]:
-    """What has been measured among the ranks of ``group``, by topology."""
-    return _known.setdefault(group, {})
+def link_between(members: Membership) -> Link:
+    """What the network of a job with several nodes does for every rank; collective over all ranks
+    the first time.
+
+    Raises:
+        HopTimeoutError, NetworkError: a rank has not come in time.
+    """
+    group = members.group
+    assert group is not None
+    known, topology = _known.setdefault(group, {}), str(members.topology)
+    if topology not in known:
+        # gloo works on everything at once: there is nothing to gain by more lanes.
+        more_lanes = MORE_LANES if members.device.type == "cuda" else ()
+        known[topology] = best_link(partial(measure_link, members, Rails(members)), more_lanes)
+    return known[topology]
 
 
 def best_link(measure: Callable[[int], Link], more_lanes: Iterable[int] = MORE_LANES) -> Link:
@@ -55,44 +61,66 @@ def best_link(measure: Callable[[int], Link], more_lanes: Iterable[int] = MORE_L
     return best
 
 
-def measure_link(machine: Machine) -> Generator[Request, Any, Link]:
+def measure_link(members: Membership, rails: Rails, num_lanes: int) -> Link:
     """Collective over all ranks, which are several nodes: the median of what they find.
 
-    Every rank sends to the next node's rank of its local index, on all wires, as all others do.
-    The first round of each size is not timed: it opens the connections.
+    Every rank sends to the next node's rank of its local index, on all lanes, as all others do.
     """
-    topology, rank = machine.context.topology, machine.context.rank
-    num_ranks, m, wires = topology.num_ranks, topology.ranks_per_node, machine.lanes.wires
-    there, from_there = (rank + m) % num_ranks, (rank - m) % num_ranks
-    sent = torch.zeros(LARGE_BYTES, dtype=torch.uint8, device=machine.device)
+    rails.open_lanes(num_lanes)
+    sent = torch.zeros(LARGE_BYTES, dtype=torch.uint8, device=members.device)
     received = torch.zeros_like(sent)
-    seconds, number = list[float](), 0
+    found = []
     for size in (SMALL_BYTES, LARGE_BYTES):
-        part = size // len(wires)
-        times = []
-        for _ in range(1 + PROBES):
-            yield AllGather(torch.zeros(1, dtype=torch.uint8, device=machine.device))
-            started = time.perf_counter()
-            machine.lanes.fork()
-            for lane, wire in enumerate(wires):
-                here = slice(lane * part, (lane + 1) * part)
-                with machine.lanes.on(wire):
-                    yield StartRound(
-                        number + lane,
-                        lane,
-                        (Rows(there, (sent[here],)),),
-                        (Rows(from_there, (received[here],)),),
-                    )
-            for lane in range(len(wires)):
-                yield FinishRound(number + lane)
-            machine.lanes.join()
-            arrived = yield ToHost(received[:1])
-            arrived()
-            times.append(time.perf_counter() - started)
-            number += len(wires)
-        seconds.append(min(times[1:]))
-    mine = Link.through((SMALL_BYTES, seconds[0]), (LARGE_BYTES, seconds[1]))
-    found = torch.tensor([mine.bandwidth, mine.latency], dtype=torch.float64)
-    everybody = yield AllGather(found.to(machine.device))
-    bandwidth, latency = (statistics.median(column) for column in everybody.t().tolist())
-    return Link(bandwidth, latency, len(wires))
+        commands = _to_the_next(members, rails, num_lanes, sent[:size], received[:size])
+        carry_out = partial(rails.submit, commands, as_numbers(()))
+        fastest = min(_seconds(members, carry_out) for _ in range(PROBES))
+        nanoseconds = members.meet("measuring", round(fastest * 1e9))
+        found.append([each / 1e9 for each in nanoseconds])
+    links = [
+        Link.through((SMALL_BYTES, small), (LARGE_BYTES, large))
+        for small, large in zip(*found, strict=True)
+    ]
+    bandwidth, latency = (
+        statistics.median(getattr(each, name) for each in links)
+        for name in ("bandwidth", "latency")
+    )
+    return Link(bandwidth, latency, num_lanes)
+
+
+def _to_the_next(
+    members: Membership, rails: Rails, num_lanes: int, sent: torch.Tensor, received: torch.Tensor
+) -> CommandList:
+    """Bytes for the next node, in equal parts on all lanes, for those of the node before."""
+    topology, rank, device = members.topology, members.rank, members.device
+    num_ranks, m = topology.num_ranks, topology.ranks_per_node
+    there, from_there = (rank + m) % num_ranks, (rank - m) % num_ranks
+    parts = zip(sent.chunk(num_lanes), received.chunk(num_lanes), strict=True)
+    exchanges = [
+        rails.command(
+            StartRound(0, 0, (Rows(there, (mine,)),), (Rows(from_there, (theirs,)),)),
+            is_told=True,
+            beside=Beside(device, lane) if device.type == "cuda" else None,
+            lane=lane,
+        )
+        for lane, (mine, theirs) in enumerate(parts)
+    ]
+    return CommandList(device, [*exchanges, *map(Await, exchanges)])
+
+
+def _seconds(members: Membership, carry_out: Callable[[], None]) -> float:
+    """What it takes behind another one, which opens connections, and with which all begin alike;
+    each rank is waited for in time."""
+    carry_out()
+    if members.device.type != "cuda":
+        started = time.perf_counter()
+        carry_out()
+        return time.perf_counter() - started
+    begun, ended = (
+        torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        for _ in range(2)
+    )
+    begun.record()
+    carry_out()
+    ended.record()
+    members.meet("measuring")  # behind what it waits for
+    return float(begun.elapsed_time(ended)) / 1e3

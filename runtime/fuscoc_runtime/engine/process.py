@@ -20,7 +20,7 @@ from fuscoc_runtime.engine.combine import combine
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.machine import Machine
-from fuscoc_runtime.engine.probe import MORE_LANES, best_link, known_links, measure_link
+from fuscoc_runtime.engine.probe import link_between
 from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.engine.trace import Span
 from fuscoc_runtime.engine.waits import Patience
@@ -84,7 +84,9 @@ class ProcessEngine:
         self._waits = True
         self._under_way = False
         if measures and members.topology.num_nodes > 1:
-            link = self.link = self._measured()
+            with self.machine.current_device():
+                link = self.link = link_between(members)
+            self.comm.open_lanes(link.num_lanes)
             measured = replace(
                 model,
                 nic_bandwidth=link.bandwidth,
@@ -174,22 +176,6 @@ class ProcessEngine:
             unwatch(self._patience)
             if self.loss is None or self.members.device.type != "cuda":
                 self.comm.close()
-
-    def _measured(self) -> Link:
-        group = self.members.group
-        assert group is not None
-        known, topology = known_links(group), str(self.members.topology)
-        if topology not in known:
-            # gloo works on everything at once: there is nothing to gain by more lanes.
-            more_lanes = MORE_LANES if self.members.device.type == "cuda" else ()
-            known[topology] = best_link(self._measure, more_lanes)
-        self.comm.open_lanes(known[topology].num_lanes)
-        return known[topology]
-
-    def _measure(self, num_lanes: int) -> Link:
-        self.comm.open_lanes(num_lanes)
-        self.machine.lanes.use_wires(num_lanes)
-        return self.run("measuring", measure_link(self.machine))
 
     def run(self, path: str, work: Generator[Request, Any, T]) -> T:
         """Drive ``work``, collective over all ranks, to its end; ``path`` is for messages."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fuscoc_runtime.engine.node.flow_rails import have_ways
 from fuscoc_runtime.engine.node.slabs import MOST_SENT, lay_out_slab, num_places
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
 from fuscoc_runtime.room import LEAST, MOST, num_slot_bits, room_for
@@ -98,9 +99,12 @@ def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
     """Those of ``choose_exact``, wherever they run."""
     if topology.num_nodes == 1 or shuffle.node is None:
         return choose_triton(shuffle, topology)
-    rules = shuffle.program.exchange
-    if rules.forwarder != "static" or rules.schedule != "pairwise":
-        return "between nodes its policy wants a plan of all ranks' traffic"
+    if have_ways(shuffle.program.exchange, topology):
+        target = shuffle.program.target
+        if topology.ranks_per_node > LEAST:
+            return f"between nodes of more than {LEAST} ranks its policy wants the hosts' plan"
+        if target.kind == "dense" or target.capacity is not None or shuffle.reply is not None:
+            return "between nodes its policy wants a plan before they know whether rows move"
     return (
         _between_nodes(shuffle, topology)
         or _beyond_slabs(shuffle, shuffle.node, topology, 1, MOST_SENT)

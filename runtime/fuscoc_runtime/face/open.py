@@ -22,6 +22,7 @@ from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
 from fuscoc_runtime.engine.node.exact import ExactNode
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
+from fuscoc_runtime.engine.node.flow_rails import FlowRails, have_ways
 from fuscoc_runtime.engine.node.pieces import PiecesNode
 from fuscoc_runtime.engine.node.ragged import ragged_evaluator
 from fuscoc_runtime.engine.node.rails import RailNode
@@ -44,6 +45,8 @@ from fuscoc_runtime.kernels.cuda import kernels_capability
 from fuscoc_runtime.kernels.nccl import NcclError
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
+from fuscoc_runtime.plan import native
+from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.links import NIC_BANDWIDTH, cost_model
 from fuscoc_runtime.topology import Topology
 
@@ -189,11 +192,18 @@ def _exact_engine(
     general = partial(_general_engine, artifact, shuffle, beside, options)
     sms = sms_to_use(members.device, options.num_sms)
     has_rails = members.topology.num_nodes > 1
+    has_ways = has_rails and have_ways(shuffle.program.exchange, members.topology)
     if has_rails and members.device.type == "cuda":
-        _prepare_lists(members)
+        _prepare_lists(members, plans=has_ways)
     with current_device(members.device):
+        node: ExactNode
         make = ExactRails if has_rails else ExactNode
-        node = make(artifact, shuffle, kernels, members, sms)
+        if has_ways:
+            model = _cost_model(shuffle, options)
+            measures = _measures(members, options)
+            node = FlowRails(artifact, shuffle, kernels, members, sms, model, measures)
+        else:
+            node = make(artifact, shuffle, kernels, members, sms)
         asking = ExactEngine(shuffle, members, node, general)
         if (reply := shuffle.reply) is not None:
             assert reply.node is not None, "kernels are there for both or none"
@@ -203,10 +213,13 @@ def _exact_engine(
     return asking
 
 
-def _prepare_lists(members: Membership) -> None:
-    """Load what hands calls of the Triton kernels to a GPU, before ranks wait for each other."""
+def _prepare_lists(members: Membership, plans: bool = False) -> None:
+    """Load what hands calls of the Triton kernels to a GPU, and what ``plans`` the ways of rows,
+    before ranks wait for each other."""
     try:
         prepare(exchanges=members.topology.num_nodes > 1)
+        if plans:
+            native.load()
     except (BuildError, NcclError) as error:
         raise PreparationError(members.rank, str(error)) from error
 
@@ -231,8 +244,6 @@ def _general_engine(
     chosen = members.device
     sms = sms_to_use(chosen, options.num_sms)
     programs = options.num_programs or (PROGRAMS_PER_SM * sms if sms else CPU_PROGRAMS)
-    model = cost_model(shuffle.program, options.nic_bandwidth or NIC_BANDWIDTH)
-    model = replace(model, slice_bytes=options.slice_bytes or model.slice_bytes)
     reply = None
     if shuffle.reply is not None:
         reply = _general_engine(artifact, shuffle.reply, _answering(members), options)
@@ -241,12 +252,23 @@ def _general_engine(
         shuffle,
         members,
         programs,
-        model=model,
-        # Between processes on CPUs there is no network to speak of.
-        measures=options.nic_bandwidth is None and chosen.type == "cuda",
+        model=_cost_model(shuffle, options),
+        measures=_measures(members, options),
         trace=options.trace,
         reply=reply,
     )
+
+
+def _measures(members: Membership, options: Options) -> bool:
+    """Whether to measure what the network does. Between processes on CPUs there is none to speak
+    of."""
+    return options.nic_bandwidth is None and members.device.type == "cuda"
+
+
+def _cost_model(shuffle: ShuffleSpec, options: Options) -> CostModel:
+    """What the network is taken to do, where nobody measures it."""
+    model = cost_model(shuffle.program, options.nic_bandwidth or NIC_BANDWIDTH)
+    return replace(model, slice_bytes=options.slice_bytes or model.slice_bytes)
 
 
 def _gpu(device: torch.device) -> Gpu | None:

@@ -12,6 +12,7 @@ from fuscoc_runtime.engine.handle import Handle, HopStats
 from fuscoc_runtime.engine.into import Into
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
+from fuscoc_runtime.engine.node.flow_rails import FlowKnown
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.ragged import RaggedSizes
 from fuscoc_runtime.engine.node.rails import RailNode
@@ -167,6 +168,9 @@ def _count_node(handle: NodeHandle | ExactHandle) -> dict[str, Any]:
     in_node, at = slice(near.start, near.stop), topology.local_rank(members.rank)
     remote = _without(pairs[in_node], at)
     row_bytes = sum(rows.shape[1] * rows.element_size() for rows in node.rows)
+    ways = None
+    if isinstance(handle, ExactHandle) and isinstance(handle.known, FlowKnown):
+        ways = handle.known.going.ways
     own = (points if launched.row_index is None else pairs)[members.rank]
     crossing = _without(to_nodes, topology.node(members.rank))
     far = sum(points) - sum(points[in_node])
@@ -174,7 +178,7 @@ def _count_node(handle: NodeHandle | ExactHandle) -> dict[str, Any]:
         "num_sources": num_sources,
         "num_rows": received,
         "network": HopStats(crossing, far - crossing, row_bytes),
-        "carried": HopStats(0, 0, row_bytes),
+        "carried": HopStats(0 if ways is None else ways.handed_over, 0, row_bytes),
         "nvlink": HopStats(remote, _without(points[in_node], at) - remote, row_bytes),
         "local": HopStats(own, 0, row_bytes),
         "rows_to_rank": tuple(points),

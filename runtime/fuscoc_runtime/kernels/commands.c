@@ -72,8 +72,8 @@ typedef struct {
 } exchange_t;
 
 /* Of one that launches `exchange` is NULL; a kernel without programs is left out. One that `follows`
- * waits by itself for what the stream has before it; if there is an event `awaited`, the stream
- * waits for that first. */
+ * waits by itself for what the stream has before it. If there is an event `awaited`, the stream
+ * waits for that. */
 typedef struct {
     void *kernel;
     const i64 *programs;

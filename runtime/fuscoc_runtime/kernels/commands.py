@@ -49,14 +49,12 @@ class Launch:
     """A launch of ``kernel`` with as many programs as the number named ``programs`` says; with
     none it is left out. ``names``: of arguments that take another number than that of their own
     name. One that ``follows`` waits by itself for what comes before it (`sync.follow`), so that it
-    may be there already when that ends. If it ``awaits`` an exchange beside the list, it begins
-    when that has ended."""
+    may be there already when that ends."""
 
     kernel: Kernel
     programs: str
     names: Mapping[str, str] = field(default_factory=dict)
     follows: bool = False
-    awaits: Exchange | None = None
 
     @property
     def arguments(self) -> list[str]:
@@ -127,7 +125,18 @@ class Exchange:
         self.carry_out_now()
 
 
-Command: TypeAlias = Launch | Exchange
+@dataclass(frozen=True, eq=False)
+class Await:
+    """What comes behind it begins when an exchange beside the list has ended, and all that travels
+    with that one and was posted before."""
+
+    exchange: Exchange
+
+    def carry_out(self, values: Mapping[str, int]) -> None:
+        """By Python each has ended when the next one begins."""
+
+
+Command: TypeAlias = Launch | Exchange | Await
 Numbers: TypeAlias = "ctypes.Array[ctypes.c_int64]"
 
 
@@ -157,7 +166,7 @@ class CommandList:
         self.names = tuple(dict.fromkeys(taken))
         self._native: NativeList | None = None
         if device.type == "cuda":
-            exchanges = len(launches) < len(commands)
+            exchanges = any(isinstance(each, Exchange) for each in commands)
             self._native = NativeList(commands, self.names, native_calls(exchanges))
 
     def numbers(self, values: Mapping[str, int]) -> Numbers:
@@ -270,14 +279,6 @@ def native_calls(exchanges: bool) -> NativeCalls:
     return NativeCalls(*(each and ctypes.cast(each, _ADDRESS).value for each in found))
 
 
-def _end_of(exchange: Exchange | None) -> int | None:
-    """The event of the end of one that travels beside a list."""
-    if exchange is None or exchange.transfers is None:
-        return None
-    after: int | None = exchange.transfers.after
-    return after
-
-
 class NativeList:
     """A list as C has it. ``names`` are of its numbers; its kernels are loaded."""
 
@@ -295,6 +296,11 @@ class NativeList:
                 assert command.transfers is not None
                 made.append(_Command(exchange=ctypes.pointer(command.transfers)))
                 continue
+            if isinstance(command, Await):
+                assert command.exchange.transfers is not None
+                none = first + size * len(names)
+                made.append(_Command(programs=none, awaited=command.exchange.transfers.after))
+                continue
             code = command.kernel.machine_code()
             at = [places[name] for name in command.arguments]
             at += [first + size * len(names)] * NUM_SCRATCH
@@ -308,7 +314,6 @@ class NativeList:
                     code.threads,
                     code.shared_bytes,
                     command.follows and code.can_follow,
-                    awaited=_end_of(command.awaits),
                 )
             )
         self._commands = (_Command * len(made))(*made)

@@ -143,12 +143,18 @@ def device_module(name: str, *, interpreted: bool, room: int = LEAST) -> ModuleT
 
 
 def load_device_kernel(
-    module: str, name: str, arguments: Sequence[str], *, interpreted: bool, room: int = LEAST
+    module: str,
+    name: str,
+    arguments: Sequence[str],
+    *,
+    interpreted: bool,
+    num_warps: int = 1,
+    room: int = LEAST,
 ) -> Kernel:
     """A kernel of ``fuscoc_runtime.kernels.device``."""
     function = getattr(device_module(module, interpreted=interpreted, room=room), name)
     args = tuple(KernelArg(argument, "address", argument) for argument in arguments)
-    return Kernel(KernelSpec(name, "", name, args, 1, ()), function, interpreted)
+    return Kernel(KernelSpec(name, "", name, args, num_warps, ()), function, interpreted)
 
 
 @cache

@@ -13,7 +13,7 @@ import numpy as np
 from fuscoc_runtime.manifest.program import Rules
 from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.census import Census
-from fuscoc_runtime.plan.choose import arrange_stages, choose_forwarders
+from fuscoc_runtime.plan.choose import arrange_stages, choose_forwarders, plan_network
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array, Shares
 from fuscoc_runtime.plan.links import cost_model
@@ -49,10 +49,23 @@ class NetworkHop:
 def plan_network_hop(ctx: PlanContext, census: Census) -> NetworkHop:
     """The part of ``ctx.rank``, by the policies of its shuffle."""
     demand = Demand(np.ascontiguousarray(census.flows), np.ascontiguousarray(census.pairs))
-    rules = ctx.program.exchange
-    known = rules.forwarder in native.FORWARDERS and rules.schedule in native.SCHEDULES
-    plan = _natively if known and native.is_there() else _by_numpy
+    plan = _natively if is_native(ctx.program.exchange) else _by_numpy
     return plan(ctx, demand, ctx.model if ctx.model is not None else cost_model(ctx.program))
+
+
+def plan_stages(demand: Demand, rules: Rules, model: CostModel, rank: int) -> Schedule:
+    """The stages of the network hop, by the policies of a shuffle; of some rows at least."""
+    if not is_native(rules):
+        return plan_network(demand, model, rules.forwarder, rules.schedule)
+    found = choose_natively(demand, rules, model, model.segment_bytes, rank)
+    assignment = Assignment(found.share, found.carried)
+    return Schedule(KINDS[found.kind], assignment, found.tile, *found.stages)
+
+
+def is_native(rules: Rules) -> bool:
+    """Whether ``native.network`` knows such policies, and is there."""
+    known = rules.forwarder in native.FORWARDERS and rules.schedule in native.SCHEDULES
+    return known and native.is_there()
 
 
 def choose_natively(

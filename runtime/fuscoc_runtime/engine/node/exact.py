@@ -40,6 +40,7 @@ from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.plan.agree import attempt
+from fuscoc_runtime.plan.links import Link
 from fuscoc_runtime.room import num_routing_words
 
 MAX_POINTS = 1 << 30
@@ -92,6 +93,8 @@ class ExactNode:
     rails: Rails | None = None
     is_out_of_step = False  # between nodes, as `NodeKernels` has it
     is_judged = False  # whether nodes tell each other verdicts
+    link: Link | None = None
+    """What was measured of the network, if it was."""
 
     def __init__(
         self,

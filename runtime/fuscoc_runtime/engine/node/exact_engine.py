@@ -39,6 +39,7 @@ from fuscoc_runtime.errors import (
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import keys_of_rank
 from fuscoc_runtime.plan.agree import attempt
+from fuscoc_runtime.plan.links import Link
 
 _log = logging.getLogger("fuscoc.runtime")
 
@@ -264,6 +265,11 @@ class ExactEngine:
         self._raise_found()
         if self.reply is not None:
             self.reply.settle_so_far()
+
+    @property
+    def link(self) -> Link | None:
+        """What was measured of the network; None also where nothing follows from it."""
+        return self.node.link
 
     @property
     def window_bytes(self) -> int:

@@ -16,21 +16,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.rails import Rails
-from fuscoc_runtime.engine.node.exact import (
-    ENTRY,
-    MAX_POINTS,
-    ExactNode,
-    Known,
-    Work,
-)
+from fuscoc_runtime.engine.node.exact import ENTRY, MAX_POINTS, ExactNode, Known, Work
 from fuscoc_runtime.engine.node.places import Places
-from fuscoc_runtime.engine.node.rail_calls import RailCall, RailCalls, RailWork, new_work
+from fuscoc_runtime.engine.node.rail_calls import (
+    RailCall,
+    RailCalls,
+    RailWork,
+    Submitted,
+    new_work,
+)
 from fuscoc_runtime.engine.node.rail_commands import PointExchange, gather_in_node
 from fuscoc_runtime.engine.node.report import GROWS, REFUSES, Planned
 from fuscoc_runtime.engine.node.rings import DROPPED, Launched, Sent
@@ -106,6 +107,7 @@ class ExactRails(ExactNode):
         num_sms: int | None,
     ) -> None:
         self._shuffle, self._spec, self._topology = shuffle, node, members.topology
+        self._is_one_round = members.is_one_host
         self._num_nodes = members.topology.num_nodes
         self._sizes = Places(shuffle, node, members.topology)
         self._places = self._sizes.first  # of the next dispatch, on all ranks
@@ -170,8 +172,7 @@ class ExactRails(ExactNode):
             tag = _tag(number, number, weights is not None)
             call = RailCall(tag, None, packed, says, num_slots)
             self._begin(work, faults)
-            self._calls_of(work.places).dispatch(work, call, given)
-            planned = self.report.wait(self._epoch)
+            planned = self._start(work, call, given)
             if planned.is_aborted or min(planned.sources) < 0:
                 return planned
             most = max(planned.sources)
@@ -188,8 +189,7 @@ class ExactRails(ExactNode):
             elif planned.verdict != GROWS:
                 break
             self._begin(work)
-            self._calls_of(work.places).take_on_again(work, call, given)
-            planned = self.report.wait(self._epoch)
+            planned = self._start(work, call, given, has_landed=True)
             if planned.is_aborted:
                 return planned
         if planned.verdict == REFUSES:
@@ -214,7 +214,7 @@ class ExactRails(ExactNode):
         call = RailCall(tag, known.number, known.num_sources, num_slots=slots)
         given = self._given(source, known.inputs, known.extents, weights)
         self._begin(work)
-        self._calls_of(work.places).dispatch(work, call, given)
+        self._follow_up(known, work, call, given)
         launched = self._launched(work, known.num_sources, weights is not None, slots)
         first = work.buffers["first_slots"]
         return replace(
@@ -291,7 +291,7 @@ class ExactRails(ExactNode):
         if known is not None:
             assert isinstance(known, RailKnown)
             call = RailCall(_tag(number, known.number), known.number, 0, says=-1)
-            self._refuse(known.work.places, call)
+            self._refuse(known.work.places, call, known)
 
     def refuse_combine(self, known: Known | None) -> None:
         """Take a combine's turn without joining it; without its routing, that is not possible."""
@@ -314,6 +314,30 @@ class ExactRails(ExactNode):
         exchange = self._points_between(places)
         exchange.sent.copy_(of_points.view_as(exchange.sent))
         return exchange.carry_out().sum(0)
+
+    def _start(
+        self,
+        work: RailWork,
+        call: RailCall,
+        given: Mapping[str, int],
+        has_landed: bool = False,
+    ) -> Planned:
+        """A dispatch that plans, of what ``has_landed`` already or as a whole; what was planned."""
+        self._enqueue(work, call, given, has_landed)
+        return self.report.wait(self._epoch)
+
+    def _enqueue(
+        self, work: RailWork, call: RailCall, given: Mapping[str, int], has_landed: bool
+    ) -> Submitted:
+        calls = self._calls_of(work.places)
+        enqueue = calls.take_on_again if has_landed else calls.dispatch
+        return enqueue(work, call, given)
+
+    def _follow_up(
+        self, known: RailKnown, work: RailWork, call: RailCall, given: Mapping[str, int]
+    ) -> None:
+        """A dispatch along a routing."""
+        self._calls_of(work.places).dispatch(work, call, given)
 
     def _points_between(self, places: int) -> PointExchange:
         if places not in self._points:
@@ -355,13 +379,23 @@ class ExactRails(ExactNode):
         )  # fmt: skip
         return self._kept(launched)
 
-    def _refuse(self, places: int, call: RailCall) -> None:
+    def _refuse(self, places: int, call: RailCall, known: RailKnown | None = None) -> None:
+        """Let a dispatch have no segments of this rank, one along a ``known`` routing too."""
         assert self._shared is not None
         work = replace(self._shared.work, places=places)
         nothing = [torch.empty(0)] * len(self._shuffle.program.read)
         given = self._program.placement | self._program.fields_left(nothing)
         self._begin(work)
-        self._calls_of(places).refuse(work, call, given)
+        self._start_none(work, call, given, known)
+
+    def _start_none(
+        self,
+        work: RailWork,
+        call: RailCall,
+        given: Mapping[str, int],
+        known: RailKnown | None,
+    ) -> None:
+        self._calls_of(work.places).refuse(work, call, given)
 
     def _begin(self, work: RailWork, faults: Tensor | None = None) -> None:
         """Before what plans: its counts are of the first use of its memory."""
@@ -392,13 +426,16 @@ class ExactRails(ExactNode):
             judged = {"most_slots": self._most_slots} if self.is_judged else {}
             slabs = Slabs(
                 self._shuffle, self._spec, self._topology, places, self._shared.slabs,
-                self._members.is_one_host,
+                self._is_one_round,
             )  # fmt: skip
-            calls = self._calls[places] = RailCalls(
+            calls = self._calls[places] = self._new_calls(
                 self._program, self.rails, slabs, self._memory, self._programs,
                 self._shared.scratch, self._words(judged), self._kernels, places,
             )  # fmt: skip
         return calls
+
+    def _new_calls(self, *given: Any) -> RailCalls:
+        return RailCalls(*given)
 
     def _new_work(self, num_sources: int, places: int) -> RailWork:
         return new_work(self._program, num_sources, places)

@@ -3,8 +3,9 @@ and numbers, of which only little differs from call to call."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,6 +59,13 @@ def new_work(program: TritonProgram, num_sources: int, places: int) -> RailWork:
     return RailWork(buffers, new_segments(program, num_sources), {}, places, own)
 
 
+class Submitted(NamedTuple):
+    """The table and the numbers of a call, for more of it to be enqueued."""
+
+    table: Tensor
+    numbers: dict[str, int]
+
+
 @dataclass(frozen=True, eq=False)
 class RailCall:
     """What differs between dispatches.
@@ -95,27 +103,26 @@ class RailCalls:
         """``scratch`` has room for these calls or larger ones, ``lasting`` are words of every
         table, and ``kernels``, by name, those that are no shuffle's own; `judge` is among them if
         nodes tell each other verdicts."""
-        self._scratch = scratch
+        self._scratch, self._kernels = scratch, kernels
         self.slabs, self._program, self._rails, self._places = slabs, program, rails, places
         self._device, self._programs = program.device, programs
         self._taken_on = taken_on = program.num_nodes * places
         commands = RailCommands(program, rails, slabs, memory.staged_places)
-        meet = Launch(kernels["again"], "meets")
-        begins, ends = (
+        self._meet = Launch(kernels["again"], "meets")
+        self._departs, self._arrives = (
             Launch(kernels["told"], "one", {"place": place}) for place in ("departure", "arrival")
         )
-        judging = self._judging(kernels)
-        self._forth = CommandList(self._device, commands.forth([*judging, meet]))
-        self._landed = CommandList(self._device, [begins, *commands.landed(judging), ends])
-        tell = Launch(kernels["tell"], "telling", TELLING)
-        back = [tell, *commands.back()] if program.combines else []
-        self._back = CommandList(self._device, back)
+        self._tell = Launch(kernels["tell"], "telling", TELLING)
+        self._forth, self._landed, self._back = self._lists(commands)
         words = {**lasting, **rail_words(program, rails, slabs), "stride": places}
         self._tables = [memory.table(entry, programs, **words) for entry in (0, BACK)]
         alike = {
             **commands.numbers,
             "call": 0,
             "ticket": ENTRY.ticket,
+            "told": rails.told,
+            "departure": 0,
+            "arrival": 1,
             "num_sources": taken_on,
             "fanout": program.shuffle.program.fanout,
         }
@@ -127,16 +134,22 @@ class RailCalls:
             **slabs.rows_at,
             **program.sizes(taken_on, programs),
             "programs": min(programs.dispatch, items),
-            "told": rails.told,
-            "departure": 0,
-            "arrival": 1,
         }
         self._numbers_back = {
             **alike, "programs": min(programs.combine, items), "refuses": 0,
         }  # fmt: skip
 
-    def _judging(self, kernels: Mapping[str, Kernel]) -> list[Command]:
+    def _lists(self, commands: RailCommands) -> tuple[CommandList, CommandList, CommandList]:
+        """Of dispatches, of that what is behind the network, and of combines."""
+        judging = self._judging()
+        landed = [self._departs, *commands.landed(judging), self._arrives]
+        back = [self._tell, *commands.back()] if self._program.combines else []
+        forth = commands.forth([*judging, self._meet])
+        return self._list(forth), self._list(landed), self._list(back)
+
+    def _judging(self) -> list[Command]:
         """What finds out behind the plan whether rows move on any rank."""
+        kernels = self._kernels
         if "judge" not in kernels:
             return []
         memory = self.slabs.memory
@@ -148,18 +161,20 @@ class RailCalls:
             Launch(kernels["judge"], "one"),
         ]
 
-    def dispatch(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> None:
-        """Enqueue one, with what the relation is ``given``, fields and weights."""
-        self._submit(self._forth, work, call, given)
+    def _list(self, commands: Sequence[Command]) -> CommandList:
+        return CommandList(self._device, commands)
 
-    def take_on_again(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> None:
+    def dispatch(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> Submitted:
+        """Enqueue one, with what the relation is ``given``, fields and weights."""
+        return self._submit([self._forth], work, call, given)
+
+    def take_on_again(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> Submitted:
         """Of that what is behind the network."""
-        self._submit(self._landed, work, call, given)
+        return self._submit([self._landed], work, call, given)
 
     def refuse(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> None:
         """A dispatch of no segments, without arguments."""
-        missing = dict.fromkeys(set(self._forth.names) - self._numbers_forth.keys(), 0)
-        self._submit(self._forth, work, call, {**missing, **given})
+        self._submit([self._forth], work, call, self._without([self._forth], given))
 
     def combine(
         self,
@@ -173,6 +188,19 @@ class RailCalls:
     ) -> None:
         """Enqueue a combine of dispatch ``number``, with fields and the address of weights;
         ``tells`` is the same number, or -1 if this rank refuses it. ``routing`` is its own."""
+        self._bring_back([self._back], launched, work, number, tells, fields, weights, routing)
+
+    def _bring_back(
+        self,
+        lists: Sequence[CommandList],
+        launched: Launched,
+        work: RailWork,
+        number: int,
+        tells: int,
+        fields: Mapping[str, int],
+        weights: int,
+        routing: Tensor,
+    ) -> None:
         assert launched.sent is not None
         own, refuses = launched.sent.num_sources, tells < 0
         table = self._table(BACK, {
@@ -185,7 +213,7 @@ class RailCalls:
         told = 0 if refuses else launched.num_sources
         numbers = self._numbers_back
         most = 1 if refuses else self._programs.combine
-        self._carry_out(self._back, table, {
+        self._carry_out(lists, table, {
             **numbers,
             **fields,
             "programs": min(most, numbers["programs"]),
@@ -199,9 +227,18 @@ class RailCalls:
             "weights": weights,
         })  # fmt: skip
 
+    def _without(self, lists: Sequence[CommandList], given: Mapping[str, int]) -> dict[str, int]:
+        """What a dispatch is given that this rank refuses: 0 for what there is none of."""
+        names = {name for each in lists for name in each.names}
+        return {**dict.fromkeys(names - self._numbers_forth.keys(), 0), **given}
+
     def _submit(
-        self, commands: CommandList, work: RailWork, call: RailCall, given: Mapping[str, int]
-    ) -> None:
+        self,
+        lists: Sequence[CommandList],
+        work: RailWork,
+        call: RailCall,
+        given: Mapping[str, int],
+    ) -> Submitted:
         program, again = self._program, call.again
         table = self._table(0, {
             **call_words(program, self._scratch, work.segments, work.buffers),
@@ -212,7 +249,7 @@ class RailCalls:
         })  # fmt: skip
         columns = zip(program.shuffle.program.relation.addresses, work.segments, strict=True)
         weights = address(work.buffers["weights"])
-        self._carry_out(commands, table, {
+        return self._carry_out(lists, table, {
             **self._numbers_forth,
             "own_weights": 0,  # where none are given
             **given,
@@ -232,6 +269,10 @@ class RailCalls:
         made = with_words(self._tables[entry], words, self._program.word_places)
         return uploaded(made, self._device)
 
-    def _carry_out(self, commands: CommandList, table: Tensor, numbers: dict[str, int]) -> None:
+    def _carry_out(
+        self, lists: Sequence[CommandList], table: Tensor, numbers: dict[str, int]
+    ) -> Submitted:
         numbers["call"] = address(table)
-        self._rails.submit(commands, commands.numbers(numbers))
+        for each in lists:
+            self._rails.submit(each, each.numbers(numbers))
+        return Submitted(table, numbers)

@@ -15,7 +15,7 @@ from fuscoc_runtime.comm.subgroups import node_group
 from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.slabs import Slabs
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
-from fuscoc_runtime.kernels.commands import Command, CommandList, Exchange, Launch
+from fuscoc_runtime.kernels.commands import Await, Command, CommandList, Exchange, Launch
 from fuscoc_runtime.kernels.loader import Kernel, address
 
 POINTS_PACKED = 256  # by a program at once, that go nowhere
@@ -38,50 +38,61 @@ class RailCommands:
         """A dispatch: its relation, slabs, and what a node does with those that have come, with
         what goes between the plan and the rows. With the first round all points have come, so rows
         of each are moved while later ones travel."""
-        program, slabs = self._program, self._slabs
+        slabs, planning, moving = self._slabs, self._program.planning(), self.moving()
         rounds = self._exchanges(slabs.memory.out, slabs.memory.landed, slabs.ranges)
-        evaluating, planning = program.evaluating(), program.planning()
-        moving = self._moving()
+        behind: list[Command] = [*planning, *planned, *moving]
         if len(rounds) > 1:
-            planning[0] = _behind(planning[0], rounds[0])
-            moving[1:] = [_behind(*each) for each in zip(moving[1:], rounds[1:], strict=True)]
-        return [
-            *evaluating,
-            Launch(
-                program.kernels["pack"], "packing", OWN | program.named, follows=bool(evaluating)
-            ),
-            *rounds,
-            *planning,
-            *planned,
-            *moving,
-        ]
+            behind = [*_behind(planning[0], rounds[0]), *planning[1:], *planned, moving[0]]
+            for each in zip(moving[1:], rounds[1:], strict=True):
+                behind += _behind(*each)
+        return [*self.packing(), *rounds, *behind]
+
+    def packing(self) -> list[Launch]:
+        """What a dispatch begins with."""
+        program, evaluating = self._program, self._program.evaluating()
+        pack = program.kernels["pack"]
+        names = OWN | program.named
+        return [*evaluating, Launch(pack, "packing", names, follows=bool(evaluating))]
 
     def landed(self, planned: Sequence[Command] = ()) -> list[Command]:
         """Of that what comes behind the network."""
+        return [*self.planning(), *planned, *self.moving()]
+
+    def planning(self) -> list[Launch]:
+        """Of that what says where rows go."""
         planning = self._program.planning()
-        planning[0] = replace(planning[0], follows=False)
-        return [*planning, *planned, *self._moving()]
+        return [replace(planning[0], follows=False), *planning[1:]]
 
     def back(self) -> list[Command]:
         """A combine, on both sides of the network. Sums of a round travel while those of later ones
         are made, and are added up while these travel."""
-        kernels, slabs = self._program.kernels, self._slabs
+        slabs = self._slabs
         rounds = self._exchanges(
             slabs.memory.back_out, slabs.memory.back, slabs.ranges_back, is_packed=False
         )
         commands: list[Command] = []
-        behind = []
-        for number, (names, each) in enumerate(zip(self._places(), rounds, strict=True)):
-            own = {**names, "num_sources": "own_sources"}
-            finish = Launch(kernels["finish"], "finishing", own, follows=True)
-            behind.append(finish if len(rounds) == 1 else _behind(finish, each))
-            for part in self._turns(number):
-                names = {name: f"{name}.{part.start}" for name in ("first", "end")}
-                others = {**names, "num_sources": f"others.{part.start}"}
-                follows = part.start == 0
-                commands.append(Launch(kernels["collect"], "programs", others, follows=follows))
-            commands.append(each)
-        return commands + behind
+        behind: list[Command] = [*self.finishing()]
+        if len(rounds) > 1:
+            pairs = zip(self.finishing(), rounds, strict=True)
+            behind = [command for each in pairs for command in _behind(*each)]
+        for number, each in enumerate(rounds):
+            commands += [*self.collecting(number), each]
+        return [*commands, *behind]
+
+    def collecting(self, number: int) -> list[Launch]:
+        """Of a combine what comes before a round."""
+        launches = []
+        for part in self._turns(number):
+            names = {name: f"{name}.{part.start}" for name in ("first", "end")}
+            others = {**names, "num_sources": f"others.{part.start}"}
+            collect = self._program.kernels["collect"]
+            launches.append(Launch(collect, "programs", others, follows=part.start == 0))
+        return launches
+
+    def finishing(self) -> list[Launch]:
+        """And what comes behind each."""
+        finish, own = self._program.kernels["finish"], {"num_sources": "own_sources"}
+        return [Launch(finish, "finishing", each | own, follows=True) for each in self._places()]
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -94,7 +105,8 @@ class RailCommands:
                 numbers[f"others.{part.start}"] = (self._program.num_nodes - 1) * len(part)
         return numbers
 
-    def _moving(self) -> list[Launch]:
+    def moving(self) -> list[Launch]:
+        """Of a dispatch what brings rows where they go, by rounds."""
         forward = self._program.kernels["forward"]
         return [Launch(forward, "programs", each, follows=True) for each in self._places()]
 
@@ -124,7 +136,9 @@ class RailCommands:
         for places in rounds:
             beside = None
             if len(rounds) > 1 and self._device.type == "cuda":
-                beside = Beside(self._device, not is_packed or places.start == 0)
+                beside = Beside(self._device)
+                if is_packed and places.start:
+                    beside = beside.behind()
             what = rails.between(sent, received, ranges(places))
             made.append(rails.command(what, is_told=True, beside=beside))
         return made
@@ -196,6 +210,6 @@ def gather_in_node(members: Membership, of_slot: Tensor) -> Tensor:
     return all_gather(padded, members.group)[ranks.start : ranks.stop, : len(of_slot)].contiguous()
 
 
-def _behind(launch: Launch, exchange: Exchange) -> Launch:
+def _behind(launch: Launch, exchange: Exchange) -> list[Command]:
     """It when an exchange beside the list has ended."""
-    return replace(launch, follows=False, awaits=exchange)
+    return [Await(exchange), replace(launch, follows=False)]

@@ -202,7 +202,8 @@ class Slabs:
     Attributes:
         memory: where they are.
         rounds: places that travel together, in their order.
-        rows_at: where the rows of a field begin in a slab, by value name.
+        rows_at: where the rows of a field begin in a slab, by value name; ``sums_at``: where those
+            of a slab on the way back do.
         words: of a table.
     """
 
@@ -213,9 +214,9 @@ class Slabs:
         topology: Topology,
         max_sources: int,
         memory: SlabMemory,
-        is_one_host: bool,
+        is_one_round: bool,
     ) -> None:
-        """``is_one_host``: whether all nodes are of one."""
+        """``is_one_round``: whether all travels at once, as where all nodes are of one host."""
         self.memory = memory
         forth, self._forth_bytes = lay_out_slab(shuffle, node, topology, max_sources)
         back, self._back_bytes = lay_out_back(shuffle, node, max_sources)
@@ -224,11 +225,12 @@ class Slabs:
         row_bytes = [field.num_elems * TORCH_DTYPES[field.dtype].itemsize for field in fields]
         self.rounds = [range(places)]
         # Rows of compact targets are not moved round by round.
-        if not (is_one_host or shuffle.program.is_compact):
+        if not (is_one_round or shuffle.program.is_compact):
             widest = max(sum(row_bytes), node.partial_bytes)
             self.rounds = divide(places, widest, topology.num_nodes)
         self._places = list(zip(forth["rows"], row_bytes, strict=True))
-        self._places_back = [(HEADER_BYTES, 4), (back["rows"][0], node.partial_bytes)]
+        self.sums_at = back["rows"][0]
+        self._places_back = [(HEADER_BYTES, 4), (self.sums_at, node.partial_bytes)]
         self.rows_at = {
             f"slab_at.{field.name}": at for field, at in zip(fields, forth["rows"], strict=True)
         }
@@ -242,7 +244,7 @@ class Slabs:
             "backs_out": address(memory.back_out),
             "backs_in": address(memory.back),
             "back_bytes": memory.back.shape[1],
-            "back_rows": back["rows"][0],
+            "back_rows": self.sums_at,
             "receipts_out": address(memory.receipts_out),
             "receipts_in": address(memory.receipts),
         }
@@ -252,8 +254,12 @@ class Slabs:
         points, by which slots are planned."""
         if len(self.rounds) == 1:
             return [range(self._forth_bytes)]
-        points = [range(self._places[0][0])] if places.start == 0 else []
+        points = self.without_rows() if places.start == 0 else []
         return points + _bytes_of(places, self._places)
+
+    def without_rows(self) -> list[range]:
+        """The same of all that a slab of a dispatch has of points."""
+        return [range(self._places[0][0])]
 
     def ranges_back(self, places: range) -> list[range]:
         """The same of a combine. With every round goes a header: what it says of the call is known
@@ -261,6 +267,10 @@ class Slabs:
         if len(self.rounds) == 1:
             return [range(self._back_bytes)]
         return [range(HEADER_BYTES), *_bytes_of(places, self._places_back)]
+
+    def without_sums(self) -> list[range]:
+        """The same of all that a slab of a combine has but sums."""
+        return [range(self.sums_at)]
 
 
 def _bytes_of(places: range, parts: Sequence[tuple[int, int]]) -> list[range]:

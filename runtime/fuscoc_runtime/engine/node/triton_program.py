@@ -119,10 +119,15 @@ class TritonProgram:
         fanout = self.shuffle.program.fanout
         return model_programs(self.device, num_sms, combine_an_sm, row_bytes, fanout)
 
-    def load(self, module: str, name: str, arguments: Sequence[str]) -> Kernel:
+    def load(self, module: str, name: str, arguments: Sequence[str], num_warps: int = 1) -> Kernel:
         """A device function that is a kernel by itself, compiled."""
         kernel = load_device_kernel(
-            module, name, arguments, interpreted=self.interpreted, room=self.room
+            module,
+            name,
+            arguments,
+            interpreted=self.interpreted,
+            num_warps=num_warps,
+            room=self.room,
         )
         kernel.compile()
         return kernel

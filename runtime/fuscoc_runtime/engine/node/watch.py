@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.landing import Landing, as_bytes
-from fuscoc_runtime.comm.rails import NETWORK, Rails
+from fuscoc_runtime.comm.rails import NETWORK, Rails, unfit
 from fuscoc_runtime.comm.watch import unwatch, watch
 from fuscoc_runtime.engine.node.state import (
     KINDS,
@@ -147,6 +147,8 @@ class NodeWatch:
 
     def look(self) -> None:
         """By the watching thread: log what is new, and end a wait whose time is up."""
+        if self._rails is not None and self._rails.is_in_vain and self.loss is None:
+            self.lose(unfit(self._members.rank))
         waiting, now = int(self._waiting[0]), time.monotonic()
         if not waiting and self._rails is not None:
             waiting = self._rails.under_way()  # what kernels show is negative

@@ -32,6 +32,8 @@ STATUS = tl.constexpr(2)  # i32 word of a header, behind the tag of its call: so
 SUMMED = tl.constexpr(1)
 LOST = tl.constexpr(2)  # its rows cannot be summed
 
+ROUTINGS = tl.constexpr((1 << 30) - 1)  # bits of a tag that number a dispatch
+
 RECEIPTS = tl.constexpr(3)  # kinds of points that are not moved, words of the state from BAD_KEYS
 
 
@@ -102,6 +104,14 @@ def tag_of(call):
 def tag_back(call, tag):
     """The tag of the slabs of a combine, of which ``tag`` is that inside its node."""
     return tag + (sync.word(call, words.CALL_TAG) << 33)
+
+
+@triton.jit
+def routing_of(slab, returns):
+    """Of a call of exact sizes along a known routing, on its way back if it ``returns``: which
+    dispatch has made that, by the tag of a slab."""
+    tag = tl.load(slab.to(tl.pointer_type(tl.int64)))
+    return (tl.where(returns != 0, tag >> 33, tag >> 32) & ROUTINGS).to(tl.int32)
 
 
 @triton.jit

@@ -101,7 +101,8 @@ BACK_BYTES = tl.constexpr(79)
 BACK_ROWS = tl.constexpr(80)  # where sums begin in such a slab
 RECEIPTS_OUT = tl.constexpr(81)  # address of i64 [nodes][RECEIPTS of `slabs`]: points of each that
 RECEIPTS_IN = tl.constexpr(82)  # were not moved here, and of this rank's that were not there
-EXCHANGES = tl.constexpr(83)  # address of i32 [2] of the host: calls whose slabs travel, or have
+EXCHANGES = tl.constexpr(83)  # address of i32 [3] of the host: calls whose slabs travel, or have,
+DO_NOT_FIT = tl.constexpr(2)  # and whether rows of several ranks would do so that do not fit
 NUM_KEYS = tl.constexpr(84)  # that are counted: of all, or of several nodes those of this one
 NODE_KEYS = tl.constexpr(85)  # address of i64 [keys], the number of each in the node that it is of
 # Where the parts of a slab begin that a rank counts, in bytes, and how many columns it has:

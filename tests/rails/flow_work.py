@@ -1,0 +1,70 @@
+"""What the tests of policies between nodes let ranks do; every function runs on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+
+from fuscoc_runtime.comm.rails import Rails
+from fuscoc_runtime.comm.requests import StartRound
+from fuscoc_runtime.engine.node import flow_rails
+from fuscoc_runtime.engine.node.flow_memory import Rows
+from fuscoc_runtime.engine.node.flow_rails import FlowRails
+from tests.node_exact.rank_work import HIDDEN, data_of
+from tests.node_triton.rank_work import batch, run, said_by
+from tests.rails import exact_work
+
+Sent = list[dict[int, int]]
+"""Bytes that a rank sends others, exchange after exchange."""
+
+
+def amounts(
+    group: Any, artifact: str, topology: str, batches: Sequence[Sequence[int]], seed: int
+) -> list[Sent]:
+    """Calls of these sizes on one lane and more, verified: the rows that this rank has sent in
+    each, forth and back."""
+    shuffle = exact_work.open_shuffle(group, artifact, topology)
+    assert isinstance(shuffle.engine.node, FlowRails)
+    found = []
+    for number, each in enumerate(batches):
+        with (
+            exact_work.counts(Rails, "_wait_for") as posted,
+            mock.patch.object(flow_rails, "LANE_BYTES", 1 << 30 if number % 2 else 1),
+        ):
+            run(shuffle, batch(shuffle.spec, each, seed + number), combines=1)
+        rounds = [what for _, what in posted if isinstance(what, StartRound)]
+        found.append([sent(each) for each in rounds if has_rows(shuffle, each)])
+    shuffle.check()
+    assert shuffle.engine.node.rails.under_way() == 0
+    shuffle.close()
+    return found
+
+
+def has_rows(shuffle: Any, what: StartRound) -> bool:
+    """Whether it carries rows, and not what is said of points."""
+    window = shuffle.engine.node._rows.part("sent", Rows(0, 1), (0, 1)).untyped_storage()
+    parts = [part.untyped_storage() for row in what.sends for part in row.fields]
+    return any(part.data_ptr() == window.data_ptr() for part in parts)
+
+
+def sent(what: StartRound) -> dict[int, int]:
+    return {row.peer: sum(part.nbytes for part in row.fields) for row in what.sends}
+
+
+def other_routings(group: Any, artifact: str, topology: str, again: bool) -> list[str]:
+    """The last rank means another dispatch than the others, by which other rows travel, in a
+    combine or, ``again``, in a dispatch; what is said of that and of a further call."""
+    shuffle = exact_work.open_shuffle(group, artifact, topology)
+    rank = shuffle.rank
+    few, many = (data_of(rank, tokens) for tokens in (3, 9))
+    made = [shuffle.dispatch(**each) for each in (few, many)]
+    number = int(rank == shuffle.topology.num_ranks - 1)
+    handle, given = made[number][1], (few, many)[number]
+    if again:
+        said = [said_by(lambda: shuffle.dispatch(given["x"], handle=handle))]
+    else:
+        said = [said_by(lambda: shuffle.combine(torch.rand(handle.num_slots, HIDDEN), handle))]
+    return [*said, said_by(lambda: shuffle.dispatch(**few))]

@@ -1,0 +1,163 @@
+"""Exact sizes between nodes by a policy, interpreted: rows that other ranks send, and stages."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from fuscoc_runtime.topology import Topology
+from tests.engine import specs
+from tests.engine.fixtures import pool_of
+from tests.engine.pool import Pool
+from tests.node_triton.rank_work import batch
+from tests.rails import exact_work, flow_work
+from tests.rails.test_exact import NIGHTLY, RANKS, by, path
+from tests.rails.test_rails import check_that_the_last_is_named
+
+pool = pool_of(6)
+
+KEYS, ROW_BYTES = 12, 24 * 4
+PLAIN = specs.routed("f32")
+BALANCED = specs.routed("f32", options="balance rebalance")
+STAGED = specs.routed("f32", options="balance rebalance schedule fast")
+
+
+def flows(text: str, topology: Topology, sizes: tuple[int, ...], seed: int) -> list[list[int]]:
+    """Segments that every rank has for every other node, from the routing alone."""
+    counted = []
+    for rank, data in enumerate(batch(specs.artifact(text).shuffle(None), sizes, seed)):
+        owners = [
+            {key * topology.num_ranks // KEYS for key in segment if key >= 0}
+            for segment in data.inputs["idx"].tolist()
+        ]
+        nodes = [{owner // topology.ranks_per_node for owner in each} for each in owners]
+        here = rank // topology.ranks_per_node
+        counted.append(
+            [
+                sum(node in each for each in nodes) * (node != here)
+                for node in range(topology.num_nodes)
+            ]
+        )
+    return counted
+
+
+def between(counted: list[list[int]], topology: Topology, node: int, other: int) -> int:
+    """Rows from all ranks of a node to another node."""
+    return sum(counted[rank][other] for rank in topology.node_ranks(node))
+
+
+@pytest.mark.parametrize(
+    ("topology", "batches"),
+    [
+        ("2x2", [(21, 0, 3, 4), (0, 0, 0, 0), (1, 40, 0, 3)]),
+        pytest.param("3x2", [(9, 0, 3, 4, 0, 1), (0, 30, 1, 0, 7, 7)], marks=NIGHTLY),
+    ],
+)
+def test_ranks_of_a_node_send_alike(
+    pool: Pool, topology: str, batches: list[tuple[int, ...]]
+) -> None:
+    """For every other node within one row, to the rank of their place there; also where rows come
+    back. So every row travels once each way."""
+    found = pool.run(flow_work.amounts, RANKS[topology], path(BALANCED), topology, batches, 1)
+    shape = Topology.parse(topology)
+    m = shape.ranks_per_node
+    for number, sizes in enumerate(batches):
+        wanted = flows(BALANCED, shape, sizes, 1 + number)
+        for rank, exchanges in enumerate(each[number] for each in found):
+            here, place = divmod(rank, m)
+            rows = dict.fromkeys(range(shape.num_nodes), 0)
+            for peer, num_bytes in (each for sent in exchanges for each in sent.items()):
+                assert (peer % m, num_bytes % ROW_BYTES) == (place, 0)
+                rows[peer // m] += num_bytes // ROW_BYTES
+            for node in set(rows) - {here}:
+                both = [between(wanted, shape, *pair) for pair in ((here, node), (node, here))]
+                assert sum(each // m for each in both) <= rows[node]
+                assert rows[node] <= sum(-(-each // m) for each in both)
+        travelled = sum(sum(sent.values()) for each in found for sent in each[number])
+        assert travelled == 2 * ROW_BYTES * sum(map(sum, wanted))
+
+
+@pytest.mark.parametrize(
+    ("topology", "batches"),
+    [
+        ("3x1", [(5, 0, 9), (30, 2, 40)]),
+        pytest.param("3x2", [(9, 0, 3, 4, 0, 1)], marks=NIGHTLY),
+        pytest.param("4x1", [(9, 0, 3, 40)], marks=NIGHTLY),
+    ],
+)
+def test_stages_have_no_incast(pool: Pool, topology: str, batches: list[tuple[int, ...]]) -> None:
+    """A rank sends one other at a time, and gets from one."""
+    text = specs.routed("bf16", options="balance rebalance schedule fast")
+    for calls in pool.run(flow_work.amounts, RANKS[topology], path(text), topology, batches, 1):
+        assert any(sent for exchanges in calls for sent in exchanges)
+        assert all(len(sent) <= 1 for exchanges in calls for sent in exchanges)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("balance split", {"capacity": "compact"}),
+        ("balance lpt", {"dtype": "bf16", "hidden": 40, "topk": 8}),
+        ("balance auto schedule auto", {"reduce": "max"}),
+    ],
+    ids=["split", "lpt", "auto"],
+)
+@NIGHTLY
+def test_other_policies(pool: Pool, options: str, text: dict[str, object]) -> None:
+    spec = path(specs.routed(**{"options": options, **text}))
+    pool.run(exact_work.sizes, 4, spec, "2x2", [(3, 0, 0, 12), (21, 5, 0, 3)], 1)
+
+
+def test_what_is_too_small_grows(pool: Pool) -> None:
+    """Slabs, windows and the memory of rows; handles from before are good."""
+    pool.run(by("handles_last", "2x2"), 4, path(BALANCED))
+
+
+@NIGHTLY
+def test_gradients(pool: Pool) -> None:
+    work = partial(exact_work.with_few_places, name="by_torch")
+    options = {"topology": "2x2"}
+    for errors in pool.run(work, 4, "gradients", path(BALANCED), options):
+        assert max(errors) < 1e-5, errors
+
+
+@NIGHTLY
+def test_mistakes(pool: Pool) -> None:
+    """As without a policy: all ranks raise what the general engine raises."""
+    found = pool.run(by("mistakes", "2x2"), 4, path(BALANCED), 5, True)
+    assert found == pool.run(by("mistakes", "2x2"), 4, path(BALANCED), 5, False)
+
+
+@NIGHTLY
+def test_a_combine_that_one_rank_refuses(pool: Pool) -> None:
+    """Ranks go on without its rows, and send what they are expected to."""
+    plain = pool.run(exact_work.a_refused_combine, 4, path(PLAIN), "2x2")
+    assert pool.run(exact_work.a_refused_combine, 4, path(BALANCED), "2x2") == plain
+
+
+@NIGHTLY
+def test_a_dispatch_that_one_rank_refuses(pool: Pool) -> None:
+    plain = pool.run(exact_work.a_refused_dispatch, 4, path(PLAIN), "2x2")
+    assert pool.run(exact_work.a_refused_dispatch, 4, path(BALANCED), "2x2") == plain
+
+
+@pytest.mark.parametrize(
+    ("topology", "again"),
+    [
+        ("3x1", False),
+        pytest.param("3x1", True, marks=NIGHTLY),
+        pytest.param("2x2", False, marks=NIGHTLY),
+        pytest.param("2x2", True, marks=NIGHTLY),
+    ],
+)
+def test_handles_of_different_dispatches(pool: Pool, topology: str, again: bool) -> None:
+    """Rows of the two would not fit each other: every rank says so, at once and from then on."""
+    work = partial(flow_work.other_routings, again=again)
+    for said in pool.run(work, RANKS[topology], path(STAGED), topology):
+        assert all("handle" in each and "do not fit" in each for each in said), said
+
+
+@NIGHTLY
+def test_a_rank_that_dies_is_named() -> None:
+    check_that_the_last_is_named(exact_work.one_dies, 4, path(BALANCED), "2x2")
