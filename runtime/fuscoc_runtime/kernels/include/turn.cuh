@@ -277,10 +277,9 @@ __device__ __forceinline__ char* cta_memory() {
 
 // How a tile is dealt out to threads, and what all of them compute with: each has the same word of many rows.
 struct alignas(16) Split {
-  Divisor columns;      // words of all rows that lie differently to words,
   u32 words;            // of a row,
-  u32 period;           // and how many such rows there are
-  u32 num, share;       // of words of some rows, and these rows: a thread has one after the other, but
+  u32 period;           // and rows that lie differently to words
+  u32 num;              // words of all these: a thread has some, of every row that lies as that does, but
   u32 full;             // as many as there are for all threads as often; what is left
   u32 parts, of_part;   // so many threads have together, these rows each
   u32 rows;
@@ -291,10 +290,8 @@ struct alignas(16) Split {
   u32 apart, line;      // and from one to the next in shared memory, where they lie as there modulo so much and 1
   u32 runs;             // rows are one range, and read where runs follow each other: every row, or every second
 };
-// By a warp.
 template <int kSteps>
-__device__ __forceinline__ Split split(const Box<kSteps>& box, const Tile& tile, u32 word, u32 run_bytes, u32 num_threads, int lane) {
-  constexpr u32 kPlaces = 3;  // rows that take a thread as long as to find its units
+__device__ __forceinline__ Split split(const Box<kSteps>& box, const Tile& tile, u32 word, u32 run_bytes, u32 num_threads) {
   const Tiling<kSteps>& tiling = box.tiling;
   const Ranges ranges(box, tile);
   const int last = tiling.first + 1;
@@ -313,21 +310,11 @@ __device__ __forceinline__ Split split(const Box<kSteps>& box, const Tile& tile,
   const bool follow = tiling.whole && tiling.staged[tiling.first] == run_bytes && box.run.by == run_bytes && box.num_steps == last + 1;
   made.runs = follow && made.period <= 2 ? made.period : 0;
   made.words = (made.width + (odd || ranges.low % word ? 2 * (word - 1) : word - 1)) / word;
-  const u32 columns = made.words * made.period, alike = (tile.rows + made.period - 1) / made.period;
-  made.columns = Divisor::of(columns);
-  const auto deal = [&](u32 groups) {  // how many rows that takes
-    made.num = columns * groups;
-    made.share = (alike + groups - 1) / groups;
-    made.full = made.num / num_threads;
-    const u32 left = made.num - made.full * num_threads;
-    made.parts = left ? num_threads / left : 1;
-    made.of_part = (made.share + made.parts - 1) / made.parts;
-    return made.full * (made.share + kPlaces) + (left ? made.of_part + kPlaces : 0);
-  };
-  const u32 groups = min(u32(lane) + 1, alike);
-  const u32 best = __reduce_min_sync(kAllLanes, deal(groups) * kWarp + groups - 1) % kWarp + 1;
-  deal(best);
-  made.full *= num_threads;
+  const u32 alike = (tile.rows + made.period - 1) / made.period;
+  made.num = made.words * made.period;
+  made.full = made.num / num_threads * num_threads;
+  made.parts = made.num > made.full ? num_threads / (made.num - made.full) : 1;
+  made.of_part = (alike + made.parts - 1) / made.parts;
   return made;
 }
 
@@ -348,14 +335,12 @@ struct Turn {
     const Split& all = split;
     for (u32 before = 0; before < all.num; before += num_threads) {
       const bool left = before == all.full;
-      const u32 num = all.num - all.full, part = left ? thread / num : 0, i = before + thread - part * num;
+      const u32 num = all.num - all.full, part = left ? thread / num : 0;
       if (part >= all.parts) break;
-      const u32 group = all.columns.quotient(i);
-      u32 column = i - group * all.columns.by, first = 0;
+      u32 column = before + thread - part * num, first = 0;
       for (; column >= all.words; column -= all.words) ++first;
       const int at = int(column * kWord) - int((all.low + first * all.row_step) % kWord);
-      const u32 of_group = first + group * all.share * all.period, begin = of_group + part * all.of_part * all.period;
-      const u32 end = min(min(begin + (left ? all.of_part : all.share) * all.period, of_group + all.share * all.period), all.rows);
+      const u32 begin = first + part * all.of_part * all.period, end = left ? min(begin + all.of_part * all.period, all.rows) : all.rows;
       if (at >= int(all.width) || begin >= end) continue;
       if (!all.runs || at < 0 || at + kWord > all.width) {
         turn_others(box, tile, split, staged, turned, at, begin, end);
