@@ -273,7 +273,7 @@ def batch(size: Size, shuffle: Shuffle, seed: int = 0) -> tuple[Tensor, dict[str
     random = torch.Generator(shuffle.device).manual_seed(2 * shuffle.rank + seed)
     options: dict[str, Any] = {"device": shuffle.device, "generator": random}
     x = torch.randn(size.tokens, size.hidden, **options).bfloat16()
-    idx = torch.randint(0, size.experts, (size.tokens, size.topk), **options)
+    idx = torch.rand(size.tokens, size.experts, **options).topk(size.topk).indices
     weights = torch.rand(size.tokens, size.topk, **options)
     return x, {"topk_idx": idx, "topk_weights": weights}
 

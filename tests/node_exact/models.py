@@ -35,4 +35,6 @@ def compile_all(folder: Path, policy: str = "") -> None:
 
 def _by(text: str, policy: str) -> str:
     """A shuffle whose dispatch has a policy, too."""
-    return re.sub(r"(dispatch .*\*\])", rf"\1 {policy}", text)
+    found, number = re.subn(r"(dispatch .*\*\])", rf"\1 {policy}", text)
+    assert number == 1
+    return found
