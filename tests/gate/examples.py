@@ -77,7 +77,7 @@ QUANTISED = """
 
 DEALT = """
     shuffle dealt {
-      const rows = 24, columns = 3
+      const rows = 24, columns = 64
       index i : rows / ranks
       segment row { x : f32[columns] }
       layout block[i] of row

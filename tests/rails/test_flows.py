@@ -143,19 +143,25 @@ def test_a_dispatch_that_one_rank_refuses(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topology", "again"),
+    ("topology", "again", "fewest"),
     [
-        ("3x1", False),
-        pytest.param("3x1", True, marks=NIGHTLY),
-        pytest.param("2x2", False, marks=NIGHTLY),
-        pytest.param("2x2", True, marks=NIGHTLY),
+        ("3x1", False, 3),
+        ("2x2", False, 0),
+        pytest.param("3x1", True, 3, marks=NIGHTLY),
+        pytest.param("2x2", False, 3, marks=NIGHTLY),
+        pytest.param("2x2", True, 3, marks=NIGHTLY),
+        pytest.param("2x2", True, 0, marks=NIGHTLY),
     ],
 )
-def test_handles_of_different_dispatches(pool: Pool, topology: str, again: bool) -> None:
-    """Rows of the two would not fit each other: every rank says so, at once and from then on."""
-    work = partial(flow_work.other_routings, again=again)
+def test_handles_of_different_dispatches(
+    pool: Pool, topology: str, again: bool, fewest: int
+) -> None:
+    """Rows of the two would not fit each other: every rank says so, at once and from then on. Of a
+    dispatch without any a combine is right, and the next call says so."""
+    work = partial(flow_work.other_routings, again=again, fewest=fewest)
     for said in pool.run(work, RANKS[topology], path(STAGED), topology):
-        assert all("handle" in each and "do not fit" in each for each in said), said
+        wrong = ["handle" in each and "do not fit" in each for each in said]
+        assert wrong == [True, True] or (fewest == 0 and said[0] == "no error" and wrong[1]), said
 
 
 @NIGHTLY

@@ -50,7 +50,9 @@ def test_messages(options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> 
         Shuffle(specs.artifact(ROUTED), **options) as shuffle,
     ):
         shuffle.dispatch(**GIVEN)
-    first, second, third = caplog.messages
+    *before, first, second, third = caplog.messages
+    reason = "no CUDA kernels: the ranks do not compute on CUDA devices"
+    assert before == [f"routed: {reason}"] * ("max_sources" in options)
     assert "routed on rank 0 of 1x1: opened" in first
     assert "dispatch 1" in second
     assert "closed after 1 dispatches" in third

@@ -131,7 +131,8 @@ class FlowCalls(RailCalls):
         if self._program.combines:
             sums = self._rails.between(memory.back_out, memory.back, slabs.without_sums())
             back = [self._tell, *commands.collecting(0), self._rails.command(sums, is_told=True)]
-            self._finishing = self._list(commands.finishing())
+            # Where rows have travelled the network was said to be waited for.
+            self._finishing = self._list([*commands.finishing(), self._arrives])
         return self._list(forth), self._list(planning), self._list(back)
 
     def _carry(self, each: Carried, num_fields: int) -> list[Launch]:
@@ -145,10 +146,11 @@ class FlowCalls(RailCalls):
         return [Launch(pass_by, "one", {"follows": "nothing"}), *launches]
 
     def _travelling(self, both: tuple[Carried, Carried], going: Going) -> list[CommandList]:
-        """Rows, from slabs to slabs; nothing where none go anywhere."""
+        """Rows, from slabs to slabs. Where none go anywhere ranks of a node meet all the same: one
+        may mean another dispatch."""
         ways, (leaves, lands) = going.ways, both
         if ways.most_rows == 0:
-            return []
+            return [self._carrying[leaves.name], self._carrying[lands.name]]
         is_back = leaves.side == 1
         legs = [each.back if is_back else each for each in ways.legs]
         travel = self._list([self._departs, *self._stages(legs, both, is_back, going.num_lanes)])

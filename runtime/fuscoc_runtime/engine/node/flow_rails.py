@@ -35,6 +35,7 @@ from fuscoc_runtime.manifest.program import Rules
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.plan.agree import attempt
 from fuscoc_runtime.plan.cost import CostModel
+from fuscoc_runtime.room import LEAST
 from fuscoc_runtime.topology import Topology
 
 PROGRAMS_AN_SM = 8
@@ -89,6 +90,8 @@ class FlowRails(ExactRails):
         self._model, self._rules = model, shuffle.program.exchange
         self._rows: FlowMemory | None = None
         super().__init__(artifact, shuffle, node, members, num_sms)
+        assert not self.is_judged  # flows are found before there is a verdict,
+        assert members.topology.ranks_per_node <= LEAST  # and numbered in bits of a word
         self.rails.open_lanes(model.num_lanes)
         self._is_one_round = True  # stages are what rows travel in
         self._counts, self._flows = Counts(self._program), flow_kernels(self._program)
@@ -145,7 +148,12 @@ class FlowRails(ExactRails):
             and max(planned.sources) <= work.places
             and max(planned.slots) <= self.limits.capacity
         )
-        self._going = self._find() if moves else None
+        self._going = None
+        if moves:
+            found = attempt(self._members.rank, self._find)
+            if isinstance(found, FuscoRuntimeError):
+                raise found
+            self._going = found
         self._flow_calls(work.places).move(work, call, submitted, self._going)
         return planned
 
