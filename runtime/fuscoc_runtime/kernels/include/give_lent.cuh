@@ -47,7 +47,7 @@ struct GiveLent : GiveBack<Shape> {
   }
   // Parts are taken, not dealt: CTAs that run clear all of them, and wait for none that has no SM yet.
   __device__ __noinline__ void clear_all(u32 num_cleared) const {
-    constexpr u32 together = 16;
+    constexpr u32 together = 4;
     const u32 num = u32(ceil_div(num_cleared, together));
     this->take(call.state->next_finalise + shared.parity, num, [&](u32 group) {
       const u32 end = min((group + 1) * together, num_cleared) - 1;
@@ -141,7 +141,7 @@ struct GiveLent : GiveBack<Shape> {
     u32* const taken = counter(call.state->next_reduce);
     if constexpr (kCarries<Shape>) {
       if (carries) {
-        Carrier<Own::num_all_steps> carrier(lent.carrier[warp], reinterpret_cast<unsigned char*>(cta_memory()), warp);
+        Carrier<Own::num_all_steps, kTogether<Shape>> carrier(lent.carrier[warp], reinterpret_cast<unsigned char*>(cta_memory()), warp);
         carrier.open();
         this->take(ticket, taken, num_sent + num_own, [&](u32 number) {
           const typename Base::Next item = next(number);

@@ -280,9 +280,9 @@ struct alignas(16) Split {
   Divisor columns;      // words of all rows that lie differently to words,
   u32 words;            // of a row,
   u32 period;           // and how many such rows there are
-  u32 num, share;       // of words of some rows, and these rows: a thread has one after the other, but
-  u32 full;             // as many as there are for all threads as often; what is left
-  u32 parts, of_part;   // so many threads have together, these rows each
+  u32 num, share;       // of words of some rows, and these rows, which a thread has; but from `full` on
+  u32 full;             // there are fewer than threads, and so many
+  u32 parts, of_part;   // have one together, these rows each
   u32 rows;
   u32 width, row_step;  // of a row where it goes, and from row to row,
   u32 low, pitch;       // the first one there, modulo lines, and from row to row in shared memory
@@ -294,7 +294,7 @@ struct alignas(16) Split {
 // By a warp.
 template <int kSteps>
 __device__ __forceinline__ Split split(const Box<kSteps>& box, const Tile& tile, u32 word, u32 run_bytes, u32 num_threads, int lane) {
-  constexpr u32 kPlaces = 3;  // rows that take a thread as long as to find its units
+  constexpr u32 kPlaces = 2;  // rows that take a thread as long as to find its units, if these are not in runs
   const Tiling<kSteps>& tiling = box.tiling;
   const Ranges ranges(box, tile);
   const int last = tiling.first + 1;
@@ -314,20 +314,20 @@ __device__ __forceinline__ Split split(const Box<kSteps>& box, const Tile& tile,
   made.runs = follow && made.period <= 2 ? made.period : 0;
   made.words = (made.width + (odd || ranges.low % word ? 2 * (word - 1) : word - 1)) / word;
   const u32 columns = made.words * made.period, alike = (tile.rows + made.period - 1) / made.period;
+  made.num = columns;
+  made.share = alike;
+  made.parts = 1;
+  if (made.runs) {  // a word of all rows, but the last ones are taken together
+    made.full = columns / num_threads * num_threads;
+    if (made.full < columns) made.parts = num_threads / (columns - made.full);
+    made.of_part = (alike + made.parts - 1) / made.parts;
+    return made;
+  }
   made.columns = Divisor::of(columns);
-  const auto deal = [&](u32 groups) {  // how many rows that takes
-    made.num = columns * groups;
-    made.share = (alike + groups - 1) / groups;
-    made.full = made.num / num_threads;
-    const u32 left = made.num - made.full * num_threads;
-    made.parts = left ? num_threads / left : 1;
-    made.of_part = (made.share + made.parts - 1) / made.parts;
-    return made.full * (made.share + kPlaces) + (left ? made.of_part + kPlaces : 0);
-  };
-  const u32 groups = min(u32(lane) + 1, alike);
-  const u32 best = __reduce_min_sync(kAllLanes, deal(groups) * kWarp + groups - 1) % kWarp + 1;
-  deal(best);
-  made.full *= num_threads;
+  const u32 groups = min(u32(lane) + 1, alike), rounds = (columns * groups + num_threads - 1) / num_threads;
+  const u32 best = __reduce_min_sync(kAllLanes, rounds * ((alike + groups - 1) / groups + kPlaces) * kWarp + groups - 1) % kWarp + 1;
+  made.num = made.full = columns * best;
+  made.share = (alike + best - 1) / best;
   return made;
 }
 
@@ -349,13 +349,13 @@ struct Turn {
     for (u32 before = 0; before < all.num; before += num_threads) {
       const bool left = before == all.full;
       const u32 num = all.num - all.full, part = left ? thread / num : 0, i = before + thread - part * num;
-      if (part >= all.parts) break;
-      const u32 group = all.columns.quotient(i);
-      u32 column = i - group * all.columns.by, first = 0;
+      if (part >= all.parts || i >= all.num) break;
+      const u32 group = all.runs ? 0 : all.columns.quotient(i);
+      u32 column = all.runs ? i : i - group * all.columns.by, first = 0;
       for (; column >= all.words; column -= all.words) ++first;
       const int at = int(column * kWord) - int((all.low + first * all.row_step) % kWord);
-      const u32 of_group = first + group * all.share * all.period, begin = of_group + part * all.of_part * all.period;
-      const u32 end = min(min(begin + (left ? all.of_part : all.share) * all.period, of_group + all.share * all.period), all.rows);
+      const u32 begin = first + (group * all.share + part * all.of_part) * all.period;
+      const u32 end = min(begin + (left ? all.of_part : all.share) * all.period, all.rows);
       if (at >= int(all.width) || begin >= end) continue;
       if (!all.runs || at < 0 || at + kWord > all.width) {
         turn_others(box, tile, split, staged, turned, at, begin, end);
