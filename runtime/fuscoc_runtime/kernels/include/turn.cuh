@@ -291,10 +291,21 @@ struct alignas(16) Split {
   u32 apart, line;      // and from one to the next in shared memory, where they lie as there modulo so much and 1
   u32 runs;             // rows are one range, and read where runs follow each other: every row, or every second
 };
+// By a warp: how words of rows that are alike are dealt out, if it takes long to find their units. By itself:
+// what is in line comes from memory once for each CTA, and holds up its first tile.
+struct Groups {
+  Divisor columns;
+  u32 num, share;
+};
+__device__ __noinline__ inline Groups deal_groups(u32 columns, u32 alike, u32 num_threads, int lane) {
+  constexpr u32 kPlaces = 2;  // rows that take a thread as long
+  const u32 groups = min(u32(lane) + 1, alike), rounds = (columns * groups + num_threads - 1) / num_threads;
+  const u32 best = __reduce_min_sync(kAllLanes, rounds * ((alike + groups - 1) / groups + kPlaces) * kWarp + groups - 1) % kWarp + 1;
+  return {Divisor::of(columns), columns * best, (alike + best - 1) / best};
+}
 // By a warp.
 template <int kSteps>
 __device__ __forceinline__ Split split(const Box<kSteps>& box, const Tile& tile, u32 word, u32 run_bytes, u32 num_threads, int lane) {
-  constexpr u32 kPlaces = 2;  // rows that take a thread as long as to find its units, if these are not in runs
   const Tiling<kSteps>& tiling = box.tiling;
   const Ranges ranges(box, tile);
   const int last = tiling.first + 1;
@@ -323,11 +334,10 @@ __device__ __forceinline__ Split split(const Box<kSteps>& box, const Tile& tile,
     made.of_part = (alike + made.parts - 1) / made.parts;
     return made;
   }
-  made.columns = Divisor::of(columns);
-  const u32 groups = min(u32(lane) + 1, alike), rounds = (columns * groups + num_threads - 1) / num_threads;
-  const u32 best = __reduce_min_sync(kAllLanes, rounds * ((alike + groups - 1) / groups + kPlaces) * kWarp + groups - 1) % kWarp + 1;
-  made.num = made.full = columns * best;
-  made.share = (alike + best - 1) / best;
+  const Groups groups = deal_groups(columns, alike, num_threads, lane);
+  made.columns = groups.columns;
+  made.num = made.full = groups.num;
+  made.share = groups.share;
   return made;
 }
 
