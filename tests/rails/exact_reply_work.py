@@ -21,6 +21,7 @@ from tests.node_triton import reply_work
 from tests.node_triton.rank_work import said_by
 from tests.node_triton.reply_work import BAG, ROWS, WIDTH, bag, draw, look_up
 from tests.rails.exact_work import counts, open_shuffle
+from tests.rails.reply_mistakes import bring_back
 
 
 def bags(group: Any, artifact: str, sizes: Sequence[Sequence[int]], topology: str) -> None:
@@ -150,18 +151,7 @@ def refused_reply(group: Any, artifact: str, topology: str) -> list[str]:
     """Rank 1 brings back rows of a wrong shape; what is said, and of a call behind it."""
     shuffle = open_shuffle(group, artifact, topology)
     ids, weights, rows, handle, table = asked(shuffle, 1, 3)
-    said = []
-    if shuffle.rank == 1:
-        said.append(said_by(lambda: shuffle.combine(rows[:, 1:], handle)))
-    else:
-        elsewhere = (ids < ROWS // 2).all(1)
-        result = shuffle.combine(rows, handle)
-        assert torch.equal(result.isnan().any(1), ~elsewhere)
-        torch.testing.assert_close(result[elsewhere], bag(table, ids, weights)[elsewhere])
-        said.append(said_by(shuffle.check))
-    sums, _ = look_up(shuffle, table, ids, weights)
-    torch.testing.assert_close(sums, bag(table, ids, weights))
-    return [*said, said_by(shuffle.check)]
+    return bring_back(shuffle, table, ids, weights, rows, handle)
 
 
 def refused_dispatch(group: Any, artifact: str, topology: str) -> list[str]:

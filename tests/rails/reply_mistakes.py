@@ -77,7 +77,14 @@ def refused_reply(group: Any, artifact: str, topology: str) -> list[str]:
     shuffle, table = opened(group, artifact, topology)
     ids, weights, _ = draw(1, shuffle.rank, 3)
     asked, handle = shuffle.dispatch(ids, indices=ids, per_sample_weights=weights)
-    rows, said = table[asked.clamp(0, ROWS - 1)], []
+    return bring_back(shuffle, table, ids, weights, table[asked.clamp(0, ROWS - 1)], handle)
+
+
+def bring_back(
+    shuffle: Any, table: Any, ids: Any, weights: Any, rows: Any, handle: Any
+) -> list[str]:
+    """The end of that; who joins has lost what rank 1 had, and no more."""
+    said = []
     if shuffle.rank == 1:
         said.append(said_by(lambda: shuffle.combine(rows[:, 1:], handle)))
     else:
