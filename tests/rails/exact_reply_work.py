@@ -19,7 +19,7 @@ from fuscoc_runtime.engine.node.report import Report
 from fuscoc_runtime.face.shuffle import Shuffle
 from tests.node_triton import reply_work
 from tests.node_triton.rank_work import said_by
-from tests.node_triton.reply_work import BAG, ROWS, WIDTH, bag, draw, look_up
+from tests.node_triton.reply_work import BAG, ROWS, WIDTH, bag, draw
 from tests.rails.exact_work import counts, open_shuffle
 from tests.rails.reply_mistakes import bring_back
 
