@@ -15,6 +15,7 @@ from fuscoc_runtime.ccompiler import compiler_command
 from fuscoc_runtime.comm import fabric, nvml
 from fuscoc_runtime.comm.fabric import Fabric, fabric_of
 from fuscoc_runtime.kernels import driver
+from tests.gpus import need_gpus
 
 SOURCE = Path(__file__).with_name("nvml.c")
 GPU, DEVICE = "GPU-0b1d", torch.device("cuda", 3)
@@ -103,8 +104,7 @@ def test_why_a_domain_is_of_one_host(
 
 @pytest.mark.gpu
 def test_a_driver_that_is_there() -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
+    need_gpus(1)
     device = torch.device("cuda", torch.cuda.current_device())
     info = nvml.fabric_info(fabric.uuid_of(device))
     assert info.state in nvml.STATES

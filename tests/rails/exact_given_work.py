@@ -19,6 +19,7 @@ from tests.node_exact.rank_work import KEYS, by_slot, close, data_of, summed
 from tests.node_triton import given_layers, given_work
 from tests.node_triton.rank_work import batch, run, said_by
 from tests.rails.exact_work import counts, open_shuffle
+from tests.rails.rail_work import under_way
 
 Tables = Sequence[Any]
 """By rank lists of a (rank, slot) for every segment and fan-out."""
@@ -50,7 +51,7 @@ def routed(
             run(shuffle, _ranks(shuffle, tables, each, number), combines=2)
         found.append((len(launched), len(again), len(grown)))
     shuffle.check()
-    assert shuffle.engine.node.rails.under_way() == 0
+    assert under_way(shuffle.engine.node.rails) == 0
     shuffle.close()
     return found
 

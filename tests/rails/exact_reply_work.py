@@ -21,6 +21,7 @@ from tests.node_triton import reply_work
 from tests.node_triton.rank_work import said_by
 from tests.node_triton.reply_work import BAG, ROWS, WIDTH, bag, draw
 from tests.rails.exact_work import counts, open_shuffle
+from tests.rails.rail_work import under_way
 from tests.rails.reply_mistakes import bring_back
 
 
@@ -29,7 +30,7 @@ def bags(group: Any, artifact: str, sizes: Sequence[Sequence[int]], topology: st
         reply_work.batches(group, shuffle, sizes)
         assert isinstance(shuffle.engine.reply.node, ExactRails)
         nodes = shuffle.engine.node, shuffle.engine.reply.node
-        assert all(each.rails.under_way() == 0 for each in nodes)
+        assert all(under_way(each.rails) == 0 for each in nodes)
 
 
 def questions(group: Any, artifact: str, topology: str) -> None:

@@ -15,20 +15,24 @@ import torch
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.node import exact_rails, places, slabs
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
+from fuscoc_runtime.engine.node.flow_rails import FlowRails
 from fuscoc_runtime.engine.node.rail_calls import RailCalls
 from fuscoc_runtime.engine.node.report import Report
 from fuscoc_runtime.face.shuffle import Shuffle
 from tests.node_exact import rank_work
 from tests.node_exact.rank_work import HIDDEN, KEYS, by_slot, close, data_of, summed
 from tests.node_triton.rank_work import batch, run, said_by
-from tests.rails.rail_work import last_ends
+from tests.rails.rail_work import last_ends, under_way
 
 
 def open_shuffle(group: Any, artifact: str, topology: str, **options: Any) -> Shuffle:
     """With places for a few segments at first."""
     with mock.patch.object(places, "FIRST_SOURCES", 1):
         shuffle = rank_work.open_shuffle(group, artifact, topology=topology, **options)
-    assert isinstance(shuffle.engine.node, ExactRails)
+    node, rules = shuffle.engine.node, shuffle.spec.program.exchange
+    assert isinstance(node, ExactRails)
+    has_policy = rules.forwarder != "static" or rules.schedule != "pairwise"
+    assert isinstance(node, FlowRails) == has_policy
     return shuffle
 
 
@@ -50,7 +54,7 @@ def sizes(
             run(shuffle, batch(shuffle.spec, each, seed + number), combines=1)
         counted.append(len(launched))
     shuffle.check()
-    assert node.rails.under_way() == 0
+    assert under_way(node.rails) == 0
     shuffle.close()
     return counted
 
@@ -80,7 +84,7 @@ def one_window(group: Any, artifact: str, topology: str) -> tuple[int, int]:
         rows, handle = shuffle.dispatch(**given)
     close(shuffle.combine(by_slot(rows, handle), handle), summed(given))
     shuffle.check()
-    assert shuffle.engine.node.rails.under_way() == 0
+    assert under_way(shuffle.engine.node.rails) == 0
     return len(grown), len(launched)
 
 

@@ -16,6 +16,7 @@ from fuscoc_runtime.engine.node.flow_rails import FlowRails
 from tests.node_exact.rank_work import HIDDEN, data_of
 from tests.node_triton.rank_work import batch, run, said_by
 from tests.rails import exact_work
+from tests.rails.rail_work import under_way
 
 Sent = list[dict[int, int]]
 """Bytes that a rank sends others, exchange after exchange."""
@@ -27,7 +28,6 @@ def amounts(
     """Calls of these sizes on one lane and more, verified: the rows that this rank has sent in
     each, forth and back."""
     shuffle = exact_work.open_shuffle(group, artifact, topology)
-    assert isinstance(shuffle.engine.node, FlowRails)
     found = []
     for number, each in enumerate(batches):
         with (
@@ -38,9 +38,16 @@ def amounts(
         rounds = [what for _, what in posted if isinstance(what, StartRound)]
         found.append([sent(each) for each in rounds if has_rows(shuffle, each)])
     shuffle.check()
-    told = shuffle.engine.node.rails._told
-    assert told[0] == told[1]  # what a GPU's host would take for a wait
+    assert under_way(shuffle.engine.node.rails) == 0
     shuffle.close()
+    return found
+
+
+def by_flows(group: Any, *arguments: Any, name: str, **options: Any) -> Any:
+    """`exact_work.with_few_places` of a shuffle whose rows travel as flows."""
+    with exact_work.counts(FlowRails, "_start") as started:
+        found = exact_work.with_few_places(group, *arguments, name=name, **options)
+    assert started
     return found
 
 

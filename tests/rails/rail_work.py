@@ -14,6 +14,7 @@ from unittest import mock
 
 import torch
 
+from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.engine.node import slabs
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.errors import FuscoRuntimeError
@@ -24,6 +25,12 @@ from tests.waits import host_waits
 
 HIDDEN, KEYS, TOPK = 24, 12, 3
 """Of ``specs.routed()``."""
+
+
+def under_way(rails: Rails) -> int:
+    """What the host of a GPU would take for the exchange that is waited for, 0 for none."""
+    with mock.patch.object(rails, "_is_watched", True):
+        return rails.under_way()
 
 
 def open_shuffle(group: Any, artifact: str, topology: str, **options: Any) -> Shuffle:
@@ -124,8 +131,7 @@ def captured(group: Any, artifact: str, topology: str) -> list[str]:
     assert isinstance(node, RailNode)
     with mock.patch.object(node.rings, "next", partial(_entry, node.rings.next, True)):
         _, handle = shuffle.dispatch(**points(4, shuffle.rank))
-        with mock.patch.object(node.rails, "_is_watched", True):  # as on a GPU
-            assert node.rails.under_way() == 0  # kernels have told that all has come
+        assert under_way(node.rails) == 0  # kernels have told that all has come
         said = [f"{int(handle.dropped)} points", said_without_traces(shuffle.check)]
         between_hosts = replace(shuffle.engine.members, is_one_host=False)
         with mock.patch.object(node, "_members", between_hosts):

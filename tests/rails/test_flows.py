@@ -111,12 +111,13 @@ def test_other_policies(pool: Pool, options: str, text: dict[str, object]) -> No
 
 def test_what_is_too_small_grows(pool: Pool) -> None:
     """Slabs, windows and the memory of rows; handles from before are good."""
-    pool.run(by("handles_last", "2x2"), 4, path(BALANCED))
+    work = partial(flow_work.by_flows, name="handles_last", topology="2x2")
+    pool.run(work, 4, path(BALANCED))
 
 
 @NIGHTLY
 def test_gradients(pool: Pool) -> None:
-    work = partial(exact_work.with_few_places, name="by_torch")
+    work = partial(flow_work.by_flows, name="by_torch")
     options = {"topology": "2x2"}
     for errors in pool.run(work, 4, "gradients", path(BALANCED), options):
         assert max(errors) < 1e-5, errors
@@ -125,7 +126,8 @@ def test_gradients(pool: Pool) -> None:
 @NIGHTLY
 def test_mistakes(pool: Pool) -> None:
     """As without a policy: all ranks raise what the general engine raises."""
-    found = pool.run(by("mistakes", "2x2"), 4, path(BALANCED), 5, True)
+    work = partial(flow_work.by_flows, name="mistakes", topology="2x2")
+    found = pool.run(work, 4, path(BALANCED), 5, True)
     assert found == pool.run(by("mistakes", "2x2"), 4, path(BALANCED), 5, False)
 
 
