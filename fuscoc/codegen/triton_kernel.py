@@ -36,9 +36,7 @@ class NodeKernel:
     num_warps: int
 
 
-def print_header(
-    shuffle: str, spec: str, modules: Iterable[str], where: str = "inside one node"
-) -> str:
+def print_header(shuffle: str, spec: str, modules: Iterable[str], where: str) -> str:
     """What a file begins with; ``modules`` are those of the runtime that it loads."""
     return HEADER.format(
         shuffle=shuffle,

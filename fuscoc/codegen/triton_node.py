@@ -127,9 +127,9 @@ def _of_rows(
     modules += ["combine"] if shuffle.combine is not None and not only_between else []
     modules += ["plan"] if printer.sorts else []
     modules += ["slabs", "hop", *(["hop_back"] if shuffle.combine is not None else [])]
-    where = ["between nodes"] if only_between else []
-    header = print_header(shuffle.name, spec, modules, *where)
-    many = many_functions(shuffle, tile) if tile.tile_rows > 1 and not only_between else []
+    where = "between nodes" if only_between else "inside one node"
+    header = print_header(shuffle.name, spec, modules, where)
+    many = many_functions(shuffle, tile) if tile.tile_rows > 1 else []
     text = "\n\n".join([header, *many, *row_functions(shuffle, tile), *printer.texts()])
     return NodeKernels(
         file=f"kernels/{shuffle.name}.{printer.where}.py",

@@ -92,7 +92,7 @@ class _Printer:
             line_parts=line_parts(self.shuffle.leaving[0], self.sizes.fields[0].word_bytes),
             outer=len(self.outer),
         )
-        header = print_header(self.shuffle.name, spec, modules)
+        header = print_header(self.shuffle.name, spec, modules, "inside one node")
         return "\n\n".join([header, *texts]), self.kernels, layout
 
     @property

@@ -135,6 +135,14 @@ def test_lent_results(
 def test_few_ctas(case: str, dense: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of whose warps carry while others copy."""
     monkeypatch.setattr(pieces, "SMALL_CALL", 0)
+    few, of_few = list[bool](), PiecesNode._of_few
+
+    def noted(node: PiecesNode, kernel: Any, *given: Any) -> Any:
+        chosen = of_few(node, kernel, *given)
+        few.append(chosen is not kernel)
+        return chosen
+
+    monkeypatch.setattr(PiecesNode, "_of_few", noted)
     folder = dense(case)
 
     def calls() -> list[str]:
@@ -145,6 +153,8 @@ def test_few_ctas(case: str, dense: Compiled, monkeypatch: pytest.MonkeyPatch) -
 
     with emulated_ranks(2, 90) as world:
         assert world.run(calls) == []
+    assert few
+    assert all(few)
 
 
 def test_a_plan_beside_its_dispatch(dense: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:

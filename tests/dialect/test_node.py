@@ -405,6 +405,11 @@ PIECE_TILES = [
         "carried_bytes = 124800 : i64, tile_bytes = 43648",
         "must not carry runs beside 'tile_bytes' or an 'entry_group'",
     ),
+    (
+        "tile_bytes = 43648",
+        "few_bytes = 124800 : i64, tile_bytes = 43648",
+        "must not carry runs beside 'tile_bytes' or an 'entry_group'",
+    ),
     ('field = "pixels", word_bytes', 'field = "other", word_bytes', "needs the fields of a row"),
     ('field = "pixels", lines', 'field = "other", lines', "needs the fields of a row in 'fields'"),
     ("copy_warps = 4", "copy_warps = 3", "needs a power of two for 'copy_warps', not 3"),

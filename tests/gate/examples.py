@@ -77,7 +77,7 @@ QUANTISED = """
 
 DEALT = """
     shuffle dealt {
-      const rows = 24, columns = 64
+      const rows = 24, columns = 3
       index i : rows / ranks
       segment row { x : f32[columns] }
       layout block[i] of row
@@ -214,6 +214,7 @@ EXAMPLES = (
     Example("pages", PAGES, ("2x1",)),
     Example("kept", KEPT, ("2x1",)),
     Example("dealt", DEALT, ("2x2",)),
+    Example("dealt_long", DEALT.replace("dealt", "dealt_long").replace("= 3", "= 64"), ("2x2",)),
     Example("maxima", specs.MAXIMA, ("2x2",)),
     Example("grid", specs.GRID, ("2x2",)),
     Example("everywhere", EVERYWHERE, ("2x1",)),

@@ -39,16 +39,18 @@ def path(text: str) -> str:
     return str(specs.artifact(text).path)
 
 
+DAY = [("2x1", "ulysses"), ("2x1", "vit_patches"), ("2x2", "kv_long_pages")]
+
+
 @pytest.mark.parametrize(
     ("topology", "name"),
     [
-        ("2x1", "ulysses"),
-        ("2x1", "vit_patches"),
-        ("2x2", "kv_long_pages"),
+        *DAY,
         *(
             pytest.param(topology, name, marks=pytest.mark.nightly)
             for topology, names in (("2x1", NAMES), ("2x2", NAMES), ("3x2", OF_ANY_RANKS))
             for name in names
+            if (topology, name) not in DAY
         ),
     ],
 )

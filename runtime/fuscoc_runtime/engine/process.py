@@ -87,13 +87,7 @@ class ProcessEngine:
             with self.machine.current_device():
                 link = self.link = link_between(members)
             self.comm.open_lanes(link.num_lanes)
-            measured = replace(
-                model,
-                nic_bandwidth=link.bandwidth,
-                stage_latency=link.latency,
-                handover_latency=HANDOVER_LATENCY,
-                num_lanes=link.num_lanes,
-            )
+            measured = replace(link.model(model), handover_latency=HANDOVER_LATENCY)
             self.machine.reckon_with(measured)
 
     def dispatch(

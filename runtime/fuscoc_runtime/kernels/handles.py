@@ -9,7 +9,7 @@ import numpy as np
 
 from fuscoc_runtime.kernels.operators import FLOATS, TYPES
 
-Change = tuple[Any, str, Any]
+Change = tuple[Any, str, Any]  # an object, a name and the value it is to have
 
 
 def handles() -> Iterator[Change]:

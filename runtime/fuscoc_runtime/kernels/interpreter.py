@@ -17,10 +17,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from fuscoc_runtime.kernels.exact import exact_conversions
-from fuscoc_runtime.kernels.handles import handles, load_of
+from fuscoc_runtime.kernels.handles import Change, handles, load_of
 from fuscoc_runtime.kernels.operators import BITS, TYPES, operators
 
-Change = tuple[Any, str, Any]  # an object, a name and the value it is to have
 _ABSENT = object()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fuscoc_runtime.comm.requests import LEAST_LANES
 from fuscoc_runtime.dtypes import TORCH_DTYPES
@@ -45,6 +45,15 @@ class Link:
         bandwidth = num_bytes / seconds if seconds > 0 else large[0] / large[1]
         latency = max(LEAST_LATENCY, small[1] - small[0] / bandwidth)
         return cls(bandwidth, latency, num_lanes)
+
+    def model(self, assumed: CostModel) -> CostModel:
+        """What is ``assumed``, but for what has been measured."""
+        return replace(
+            assumed,
+            nic_bandwidth=self.bandwidth,
+            stage_latency=self.latency,
+            num_lanes=self.num_lanes,
+        )
 
     def __str__(self) -> str:
         rate, latency = f"{self.bandwidth / 1e9:.3g} GB/s", f"{self.latency * 1e6:.3g} us"

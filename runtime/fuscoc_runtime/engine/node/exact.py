@@ -402,8 +402,8 @@ class ExactNode:
         """
         held = self.limits
         limits = Limits(
-            _grown(wanted.max_sources, held.max_sources),
-            min(_grown(wanted.capacity, held.capacity), self._program.most_slots),
+            grown(wanted.max_sources, held.max_sources),
+            min(grown(wanted.capacity, held.capacity), self._program.most_slots),
         )
         epoch, meetings = self.state[[PLAN_EPOCH, MEETINGS]].tolist()  # waits for the device
         self._meet()
@@ -435,6 +435,6 @@ def _fits(wanted: Limits, held: Limits) -> bool:
     return wanted.max_sources <= held.max_sources and wanted.capacity <= held.capacity
 
 
-def _grown(wanted: int, held: int) -> int:
+def grown(wanted: int, held: int) -> int:
     """By a quarter at least, as each growth is a collective; not at all if it is enough."""
     return held if wanted <= held else max(wanted, held * 5 // 4)

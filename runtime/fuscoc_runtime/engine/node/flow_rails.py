@@ -10,7 +10,7 @@ and wait for nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
-from fuscoc_runtime.engine.node.exact import Known, Work
+from fuscoc_runtime.engine.node.exact import Known, Work, grown
 from fuscoc_runtime.engine.node.exact_rails import ExactRails, RailKnown
 from fuscoc_runtime.engine.node.flow_calls import FlowCalls
 from fuscoc_runtime.engine.node.flow_carry import FlowWork, Going, flow_kernels, going
@@ -81,12 +81,7 @@ class FlowRails(ExactRails):
         besides, if it is measured."""
         if measures:
             self.link = link = link_between(members)
-            model = replace(
-                model,
-                nic_bandwidth=link.bandwidth,
-                stage_latency=link.latency,
-                num_lanes=link.num_lanes,
-            )
+            model = link.model(model)
         self._model, self._rules = model, shuffle.program.exchange
         self._rows: FlowMemory | None = None
         super().__init__(artifact, shuffle, node, members, num_sms)
@@ -193,8 +188,9 @@ class FlowRails(ExactRails):
         demand = self._counts.demand(self._counted)
         ways = find_ways(demand, self._rules, self._model, self._members.rank)
         assert self._rows is not None
-        if ways.most_rows > self._rows.rows:
-            self._make_rows(max(ways.most_rows, self._rows.rows * 5 // 4))
+        rows = grown(ways.most_rows, self._rows.rows)
+        if rows > self._rows.rows:
+            self._make_rows(rows)
         of_a_stage = ways.most_rows * self._model.segment_bytes // max(1, ways.num_stages)
         num_lanes = max(1, min(self._model.num_lanes, of_a_stage // LANE_BYTES))
         return going(ways, num_lanes, self._members.device)

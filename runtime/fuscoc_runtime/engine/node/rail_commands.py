@@ -71,9 +71,10 @@ class RailCommands:
             slabs.memory.back_out, slabs.memory.back, slabs.ranges_back, is_packed=False
         )
         commands: list[Command] = []
-        behind: list[Command] = [*self.finishing()]
+        finishing = self.finishing()
+        behind: list[Command] = [*finishing]
         if len(rounds) > 1:
-            pairs = zip(self.finishing(), rounds, strict=True)
+            pairs = zip(finishing, rounds, strict=True)
             behind = [command for each in pairs for command in _behind(*each)]
         for number, each in enumerate(rounds):
             commands += [*self.collecting(number), each]

@@ -1,4 +1,4 @@
-// How a warp carries items of long runs through shared memory: it brings the next ones by bulk copies while those
+// How a warp carries items of runs through shared memory: it brings the next ones by bulk copies while those
 // before leave by others. So what is under way needs no registers, and few warps move what NVLink takes.
 //
 // What is stored lies in shared memory as in the target modulo 128: others are cut up.
@@ -17,12 +17,18 @@ constexpr u32 kUnderWayBack = 6 << 20;  // the same where others copy what arriv
 constexpr u32 kLate = 3;             // buffers that may still be on their way when those before are flagged,
 constexpr u32 kFlags = 8;            // and flags that are known: two buffers more may be brought
 
-// Whether runs of all fields are so long, and these and what they lie in whole lines of bulk copies, which the GPU has;
-// and the warps of a CTA that have buffers.
+// Whether runs of all fields are long enough, and these and what they lie in whole lines of bulk copies, which the GPU
+// has; and the warps of a CTA that have buffers.
 template <class Shape>
 constexpr bool kCarries = kBulkCopies && (Shape::carried_bytes > 0);
 template <class Shape>
 constexpr int kCarriers = kCarries<Shape> ? Shape::carried_bytes / int(kCarried * kCarriedBytes) : 1;
+template <class Shape>
+__device__ constexpr i64 least_run() {
+  i64 least = Shape::run_bytes(0);
+  for (int field = 1; field < Shape::num_fields; ++field) least = Shape::run_bytes(field) < least ? Shape::run_bytes(field) : least;
+  return least;
+}
 // Fewer on the way back, where the other warps copy what arrives, and L1 is what buffers leave of an SM's memory.
 template <class Shape>
 constexpr int kCarriersBack = kCarriers<Shape> < 5 ? kCarriers<Shape> : 5;
@@ -38,8 +44,10 @@ struct CarrierWords {
   Gate gate[kCarried];
 };
 
-template <int kSteps>
+// A lane brings and stores one run of a buffer, so there may be no more: ``kRun`` is the least bytes of one.
+template <int kSteps, i64 kRun>
 struct Carrier {
+  static_assert(kRun * kWarp >= i64(kCarriedLines) * kLine);
   // What a lane stores of a buffer: bytes of one range.
   struct Part {
     char* to;

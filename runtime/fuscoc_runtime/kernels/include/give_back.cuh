@@ -260,7 +260,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     };
     if constexpr (kCarries<Shape>) {
       if (gives) {
-        Carrier<Own::num_all_steps> carrier(all.carried.carrier[warp], reinterpret_cast<unsigned char*>(cta_memory()), warp);
+        Carrier<Own::num_all_steps, least_run<Shape>()> carrier(all.carried.carrier[warp], reinterpret_cast<unsigned char*>(cta_memory()), warp);
         carrier.open();
         const auto hand_over = [&](u64* flag) { flags().hand_over(flag); };
         this->take(first, counter(false), all.sent.total() + all.own.total(), [&](u32 item) {

@@ -141,7 +141,7 @@ struct GiveLent : GiveBack<Shape> {
     u32* const taken = counter(call.state->next_reduce);
     if constexpr (kCarries<Shape>) {
       if (carries) {
-        Carrier<Own::num_all_steps> carrier(lent.carrier[warp], reinterpret_cast<unsigned char*>(cta_memory()), warp);
+        Carrier<Own::num_all_steps, least_run<Shape>()> carrier(lent.carrier[warp], reinterpret_cast<unsigned char*>(cta_memory()), warp);
         carrier.open();
         this->take(ticket, taken, num_sent + num_own, [&](u32 number) {
           const typename Base::Next item = next(number);

@@ -131,7 +131,7 @@ struct Move {
     }
   }
   __device__ __forceinline__ auto carrier(int warp) const {
-    return Carrier<Own::num_all_steps>(shared.carrier[warp], reinterpret_cast<unsigned char*>(cta_memory()), warp);
+    return Carrier<Own::num_all_steps, least_run<Shape>()>(shared.carrier[warp], reinterpret_cast<unsigned char*>(cta_memory()), warp);
   }
   __device__ void run(int warp, int num_warps) {
     if (warp == num_warps - 1) mark_all();  // it has no item in small calls
