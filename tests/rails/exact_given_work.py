@@ -3,14 +3,12 @@ or of which a rank may have only so many; every function runs on one rank."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
 import torch
 
-from fuscoc_runtime.engine.node import slabs
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
 from fuscoc_runtime.engine.node.rail_calls import RailCalls
 from fuscoc_runtime.face.shuffle import Shuffle
@@ -19,7 +17,7 @@ from tests.node_exact.rank_work import KEYS, by_slot, close, data_of, summed
 from tests.node_triton import given_layers, given_work
 from tests.node_triton.rank_work import batch, run, said_by
 from tests.rails.exact_work import counts, open_shuffle
-from tests.rails.rail_work import under_way
+from tests.rails.rail_work import several_hosts, under_way
 
 Tables = Sequence[Any]
 """By rank lists of a (rank, slot) for every segment and fan-out."""
@@ -61,15 +59,15 @@ def routed_in_rounds(
 ) -> int:
     """The same between ranks that say they are of several hosts, whose slabs travel in rounds; in
     how many."""
-    with (
-        mock.patch.multiple(slabs, ROUND_BYTES=1, MESSAGE_BYTES=1),
-        mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}"),
-    ):
+    with several_hosts():
         shuffle = open_shuffle(group, artifact, topology)
         for number, tables in enumerate(calls):
             lengths = [length] * len(tables)
             run(shuffle, _ranks(shuffle, tables, lengths, number), combines=1)
-        return int(shuffle.engine.node.num_rounds)
+        shuffle.check()
+        num_rounds = int(shuffle.engine.node.num_rounds)
+        shuffle.close()
+        return num_rounds
 
 
 def gradients(group: Any, artifact: str, topology: str, tables: Tables, length: int) -> None:
@@ -131,7 +129,7 @@ def pages(
     """Pages of a cache to slots of other ranks, some of them twice, by call and rank: what is said
     of it. All that has gone comes back."""
     opened = open_shuffle if forced else _general
-    shuffle, said = opened(group, artifact, topology), []
+    shuffle, said, most = opened(group, artifact, topology), [], 0
     [field] = shuffle.spec.declared.source.fields
     random = torch.Generator().manual_seed(shuffle.rank)
     cache = torch.randn(2, 5, *field.shape, generator=random).bfloat16()
@@ -147,7 +145,10 @@ def pages(
             wanted = torch.where(left.view(1, 5, *[1] * (cache.dim() - 2)), 0, cache)
             assert torch.equal(back, wanted)
 
-        said.append(said_by(call))
+        with counts(RailCalls, "dispatch") as launched:
+            said.append(said_by(call))
+        most = max(most, len(launched))
+    assert most > 1 or not forced, "no call has been launched again"
     shuffle.close()
     return said
 

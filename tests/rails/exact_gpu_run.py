@@ -146,8 +146,8 @@ class Run:
 
 
 def calls(run: Run, kind: Any) -> None:
-    """Sizes at random, delays, handles of any age, dispatches along routings; one wait a dispatch
-    that plans, and none elsewhere."""
+    """Sizes at random, delays, handles of any age, dispatches along routings; one wait or
+    more, where memory grows, a dispatch that plans, and none elsewhere."""
     shuffle, shared = run.open(kind.name), random.Random(3)
     held: list[tuple[Any, Any, Tensor]] = []
     report = shuffle.engine.node.report
@@ -165,6 +165,8 @@ def calls(run: Run, kind: Any) -> None:
         case = kind(run, tokens, number)
         rows, handle = shuffle.dispatch(case.x, **case.routing)
         held.append((case, handle, case.work(rows)))
+        if not waited[0]:
+            run.wrong.append(f"{kind.name}, call {number}: planned without a wait")
         waited[0] = 0
         case, handle, worked = held[shared.randrange(len(held))]
         result = shuffle.combine(worked, handle, **case.weights)

@@ -3,7 +3,6 @@ one rank."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.engine.node import exact_rails, places, slabs
+from fuscoc_runtime.engine.node import exact_rails, places
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
 from fuscoc_runtime.engine.node.rail_calls import RailCalls
 from fuscoc_runtime.engine.node.report import Report
@@ -21,7 +20,7 @@ from tests.node_triton import reply_work
 from tests.node_triton.rank_work import said_by
 from tests.node_triton.reply_work import BAG, ROWS, WIDTH, bag, draw
 from tests.rails.exact_work import counts, open_shuffle
-from tests.rails.rail_work import under_way
+from tests.rails.rail_work import several_hosts, under_way
 from tests.rails.reply_mistakes import bring_back
 
 
@@ -43,8 +42,7 @@ def in_rounds(group: Any, artifact: str, topology: str) -> tuple[int, int]:
     """Calls of ranks that say they are of several hosts; in how many rounds rows go there and
     back, at the most."""
     with (
-        mock.patch.multiple(slabs, ROUND_BYTES=1, MESSAGE_BYTES=1),
-        mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}"),
+        several_hosts(),
         counts(RailCalls, "dispatch") as there,
         counts(RailCalls, "combine") as back,
     ):

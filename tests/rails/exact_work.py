@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +12,7 @@ from unittest import mock
 import torch
 
 from fuscoc_runtime.engine.handle import Handle
-from fuscoc_runtime.engine.node import exact_rails, places, slabs
+from fuscoc_runtime.engine.node import exact_rails, places
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
 from fuscoc_runtime.engine.node.flow_rails import FlowRails
 from fuscoc_runtime.engine.node.rail_calls import RailCalls
@@ -22,7 +21,7 @@ from fuscoc_runtime.face.shuffle import Shuffle
 from tests.node_exact import rank_work
 from tests.node_exact.rank_work import HIDDEN, KEYS, by_slot, close, data_of, summed
 from tests.node_triton.rank_work import batch, run, said_by
-from tests.rails.rail_work import last_ends, under_way
+from tests.rails.rail_work import last_ends, several_hosts, under_way
 
 
 def open_shuffle(group: Any, artifact: str, topology: str, **options: Any) -> Shuffle:
@@ -91,10 +90,7 @@ def one_window(group: Any, artifact: str, topology: str) -> tuple[int, int]:
 def rounds(group: Any, artifact: str, topology: str, batches: Any) -> int:
     """Calls whose slabs travel in several rounds, between ranks that say they are of several hosts;
     in how many those of the last one did."""
-    with (
-        mock.patch.multiple(slabs, ROUND_BYTES=1, MESSAGE_BYTES=1),
-        mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}"),
-    ):
+    with several_hosts():
         shuffle = open_shuffle(group, artifact, topology)
         for number, each in enumerate(batches):
             run(shuffle, batch(shuffle.spec, each, number), combines=1)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import gc
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,6 +26,14 @@ from tests.waits import host_waits
 
 HIDDEN, KEYS, TOPK = 24, 12, 3
 """Of ``specs.routed()``."""
+
+
+@contextmanager
+def several_hosts() -> Iterator[None]:
+    """Ranks that open a shuffle say that they are of several hosts; slabs travel in many rounds."""
+    host = mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}")
+    with mock.patch.multiple(slabs, ROUND_BYTES=1, MESSAGE_BYTES=1), host:
+        yield
 
 
 def under_way(rails: Rails) -> int:
@@ -293,8 +302,7 @@ def in_rounds(
 def _rounds(group: Any, artifact: str, work: Callable[[], None], options: Mapping[str, Any]) -> int:
     """Some ``work`` between ranks that say they are of several hosts; in how many rounds slabs
     travel."""
-    host = mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}")
-    with mock.patch.multiple(slabs, ROUND_BYTES=1, MESSAGE_BYTES=1), host:
+    with several_hosts():
         work()
         node = open_shuffle(group, artifact, **options).engine.node
     assert isinstance(node, RailNode)

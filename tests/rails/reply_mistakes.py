@@ -3,19 +3,17 @@ every function runs on one rank."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 from unittest import mock
 
 import torch
 
 from fuscoc.explain import fixed
-from fuscoc_runtime.engine.node import slabs
 from fuscoc_runtime.engine.node.rails import RailNode
 from tests.node_triton import reply_work
 from tests.node_triton.rank_work import said_by
 from tests.node_triton.reply_work import BAG, ROWS, WIDTH, bag, draw, look_up
-from tests.rails.rail_work import open_shuffle
+from tests.rails.rail_work import open_shuffle, several_hosts
 
 BAGS = 4
 
@@ -30,8 +28,7 @@ def opened(group: Any, artifact: str, topology: str, **options: Any) -> tuple[An
 def in_rounds(group: Any, artifact: str, topology: str) -> tuple[int, int]:
     """Calls of ranks that say they are of several hosts; in how many rounds rows go there and
     back."""
-    host = mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}")
-    with mock.patch.multiple(slabs, ROUND_BYTES=1, MESSAGE_BYTES=1), host:
+    with several_hosts():
         reply_work.questions(group, artifact, True, topology=topology)
         shuffle = open_shuffle(group, artifact, topology)
     nodes = shuffle.engine.node, shuffle.engine.reply.node

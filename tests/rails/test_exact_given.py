@@ -154,8 +154,7 @@ def test_mistakes(pool: Pool, topology: str, names: tuple[str, ...]) -> None:
 def test_pages_that_are_given_away_twice(pool: Pool) -> None:
     """Neither leaves; a call that is launched again has not given its pages away twice."""
     few = [[1], [2]], [[(0, 1)], [(0, 3)]]
-    many = [[0, 2, -1, 4] * 5, [1]], [[(1, slot) for slot in range(20)], [(0, 1)]]
-    many[0][0][4:] = [-1] * 16
+    many = [[0, 2, -1, 4] + [-1] * 196, [1]], [[(1, n % 30) for n in range(200)], [(0, 1)]]
     twice = [[0, 2, 0], [1]], [[(0, 1), (1, 3), (1, 5)], [(0, 9)]]
     work, given = exact_given_work.pages, (path(SHORT_PAGES), "2x1", [few, many, twice, few])
     found = pool.run(work, 2, *given, True)
