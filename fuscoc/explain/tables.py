@@ -365,7 +365,7 @@ def _backends(shuffle: ShuffleSpec, topology: Topology | None) -> Table:
 
 
 def _tiles(shuffle: ShuffleSpec) -> Table:
-    title = "Tiles of the kernels inside one node"
+    title = "Tiles of the kernels"
     table = titled_table(title, ["kernels", "size", "", "because"], [])
     before = ""
     for size in sizes(shuffle):

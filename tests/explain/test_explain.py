@@ -232,7 +232,7 @@ def test_everything_is_printed(explain) -> None:
     code, out, _ = explain(EXAMPLES / "vit_patches.fsc")
     assert code == 0
     assert ["pixels", "42", "B", "14", "2", "B", "14", "at", "3", "×", "width(n)"] in rows_of(out)
-    assert "Tiles of the kernels inside one node" in out
+    assert "Tiles of the kernels" in out
 
 
 @pytest.mark.parametrize("name", EXAMPLE_NAMES)
@@ -241,6 +241,13 @@ def test_tiles_fill_what_they_say(name: str) -> None:
     shuffle = example(name)
     found = list(tiles.sizes(shuffle))
     computes = any(cast.normalise is not None for cast in shuffle.declared.casts)
+    between = {size.name: size.value for size in found if size.kernels == "Triton, between nodes"}
+    found = [size for size in found if size.kernels != "Triton, between nodes"]
+    if shuffle.node is None or shuffle.node.between is None:
+        assert not between
+    else:  # where pieces are moved as rows
+        assert between.keys() >= {"plan_points", "row_warps", "tile_rows"}
+        assert between.items() <= shuffle.node.between.tile.items()
     if shuffle.reply is not None or computes:
         assert {size.kernels for size in found} == {"Triton"}
         return
