@@ -12,7 +12,6 @@ from tests.node_exact import models as exact
 from tests.rails import exact_gpu_run, given_gpu_run
 from tests.rails.models import compile_all
 
-
 HOSTS = {"one host": ["--one-host"], "hosts": []}
 every_topology = pytest.mark.parametrize("topology", ["2x1", "2x2", "4x1"])
 on_hosts = pytest.mark.parametrize("hosts", HOSTS)
