@@ -21,7 +21,11 @@ SLICE_BYTES = 8 << 20
 
 class RawWire(Contender):
     """The bound: as many bytes as have to cross, in slices, from every rank to those of its place
-    in other nodes, all ways at once. Nothing else."""
+    in other nodes, all ways at once. Nothing else.
+
+    Attributes:
+        out, back: messages by peer, of a dispatch and of a combine.
+    """
 
     name = "raw wire (bound)"
 
@@ -36,22 +40,26 @@ class RawWire(Contender):
         super().__init__(batch)
         topology, crossing = batch.topology, batch.crossing()
         node, place = topology.node(batch.rank), topology.local_rank(batch.rank)
-        out: dict[int, Tensor] = {}
-        back: dict[int, Tensor] = {}
+        self.out: dict[int, Tensor] = {}
+        self.back: dict[int, Tensor] = {}
         for other in range(topology.num_nodes):
             peer = topology.node_ranks(other)[place]
             if other != node:
-                out[peer] = self._bytes(crossing[node, other], model)
-                back[peer] = self._bytes(crossing[other, node], model)
-        self.num_bytes = sum(each.nbytes for each in (*out.values(), *back.values()))
-        ways = (out, back), (back, out)
-        self._forth, self._back = (_exchanges(*way, slice_bytes, groups) for way in ways)
+                self.out[peer] = self._bytes(crossing[node, other], model)
+                self.back[peer] = self._bytes(crossing[other, node], model)
+        self._forth = _exchanges(self.out, self.back, slice_bytes, groups)
+        self._home = _exchanges(self.back, self.out, slice_bytes, groups)
 
     def _bytes(self, rows: Tensor, model: Model) -> Tensor:
         """Of a rank of a node, for a rank of another."""
         mine = -(-int(rows) // self.batch.topology.ranks_per_node)
         like = {"dtype": torch.uint8, "device": self.batch.moe.x.device}
         return torch.zeros(mine * model.row_bytes, **like)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of this rank."""
+        return sum(each.nbytes for each in (*self.out.values(), *self.back.values()))
 
     def plan(self) -> None:
         pass
@@ -60,7 +68,7 @@ class RawWire(Contender):
         _carry_out(self._forth)
 
     def combine(self) -> None:
-        _carry_out(self._back)
+        _carry_out(self._home)
 
     def verify(self) -> list[str]:
         return []
