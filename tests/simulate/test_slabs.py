@@ -78,7 +78,7 @@ def test_slabs_are_as_large_as_the_runtime_s(tokens: int) -> None:
     rounded = num_places(shuffle, node, most)
     parts, there = lay_out_slab(shuffle, node, Topology(2, 2), rounded)
     there -= parts["rows"][0] - parts["counts"][0]
-    forth, back = slab_bytes(made(FIXED).program, counts)
+    forth, back = (int(each.max()) for each in slab_bytes(made(FIXED).program, counts))
     place, align = forth / most, 4 * 256  # of four parts
     assert forth <= there <= forth + (rounded - most) * place + align
     rows = most * node.partial_bytes
