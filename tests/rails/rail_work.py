@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 from unittest import mock
 
@@ -297,6 +298,21 @@ def in_rounds(
     """As ``given_work.epochs``, in rounds."""
     work = partial(given_work.epochs, group, artifact, batches, 1, options)
     return _rounds(group, artifact, work, options)
+
+
+def open_in_rounds(group: Any, artifact: Any, **options: Any) -> Shuffle:
+    """A shuffle whose slabs travel in several rounds."""
+    with several_hosts():
+        return open_shuffle(group, artifact, **options)
+
+
+def places(group: Any, artifact: Any, options: Mapping[str, Any]) -> tuple[int, list[int]]:
+    """Of a slab, and what is sent in the rounds of a dispatch, bytes to all other ranks."""
+    node = open_in_rounds(group, artifact, **options).engine.node
+    assert isinstance(node, RailNode)
+    made = node._slabs
+    sent = [sum(map(len, chain(*made.ranges(each).sends))) for each in made.rounds]
+    return node._slab_places, sent
 
 
 def _rounds(group: Any, artifact: str, work: Callable[[], None], options: Mapping[str, Any]) -> int:

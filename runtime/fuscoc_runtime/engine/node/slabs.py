@@ -277,7 +277,7 @@ class Slabs:
         if not (is_one_round or shuffle.program.is_compact):
             widest = max(sum(row_bytes), node.partial_bytes)
             self.rounds = divide(places, widest, topology.num_nodes)
-        self._counts = ((places,) * topology.num_nodes,) * 2
+        self._counts = ((places,) * topology.num_nodes,) * 2  # that go, and that come
         self._told = [(forth["rows"][0], 0)]  # all of points, before any row
         self.finished, self._tables = self.rounds, list[Tensor]()
         if packing is not None:
@@ -313,29 +313,33 @@ class Slabs:
     def ranges(self, places: range) -> Ranges:
         """Bytes of a slab of a dispatch that travel with these places: before the first ones all
         points, by which slots are planned."""
-        return self._travelling(places, self._places, self._told * (places.start == 0))
+        told = self._told * (places.start == 0)
+        return self._travelling(self._counts, places, self._places, told)
 
     def without_rows(self) -> Ranges:
         """The same of all that a slab of a dispatch has of points."""
-        return self._travelling(range(0), (), self._told)
+        return self._travelling(self._counts, range(0), (), self._told)
 
     def ranges_back(self, places: range) -> Ranges:
-        """The same of a combine. With every round goes a header: what it says of the call is known
-        with the first, and who refuses it with the last one."""
-        return self._travelling(places, self._places_back, [(HEADER_BYTES, 0)])
+        """The same of a combine, where what has come goes back. With every round goes a header:
+        what it says of the call is known with the first, and who refuses it with the last one."""
+        header = [(HEADER_BYTES, 0)]
+        return self._travelling(self._counts[::-1], places, self._places_back, header)
 
     def without_sums(self) -> Ranges:
         """The same of all that a slab of a combine has but sums."""
-        return self._travelling(range(0), (), [(self.sums_at, 0)])
+        return self._travelling(self._counts[::-1], range(0), (), [(self.sums_at, 0)])
 
     def _travelling(
         self,
+        counts: Sequence[Sequence[int]],
         places: range,
         parts: Sequence[tuple[int, int]],
         told: Sequence[tuple[int, int]],
     ) -> Ranges:
-        """Of parts what lies in those of the places that a slab has segments in, and what is told
-        of them; a part is where it begins, and the bytes of a place. What is told begins a slab."""
+        """Of slabs that so many segments of every node go and come with: what is told of them, with
+        which a slab begins, and of parts what lies in these places. Each is where it begins, and
+        the bytes of a place."""
         most = JOINED_BYTES if len(self.rounds) == 1 else 0  # else other places may lie between
 
         def of_node(count: int) -> list[range]:
@@ -343,7 +347,7 @@ class Slabs:
             begins = [range(at + count * size) for at, size in told]
             return _joined([*begins, *_bytes_of(there, parts)], most)
 
-        return Ranges(*([of_node(count) for count in counts] for counts in self._counts))
+        return Ranges(*([of_node(count) for count in each] for each in counts))
 
 
 def _bytes_of(places: range, parts: Sequence[tuple[int, int]]) -> list[range]:

@@ -1,0 +1,245 @@
+"""Slabs of static shuffles, which have places for what crosses: which segments these are, where they
+lie, what travels, and calls of whole jobs, uneven ones and in rounds, against the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fuscoc_runtime.demo.generate import generate
+from fuscoc_runtime.demo.verify import expect
+from fuscoc_runtime.engine.node import slabs
+from fuscoc_runtime.engine.node.crossing import Packing, crossing, leaving
+from fuscoc_runtime.engine.node.slabs import Slabs, new_slab_memory, num_places
+from fuscoc_runtime.face.choice import MAX_SLAB_BYTES, choose_triton
+from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
+from fuscoc_runtime.reference import RankData, route
+from fuscoc_runtime.topology import Topology
+from tests.engine import specs
+from tests.engine.fixtures import pool_of
+from tests.engine.pool import Pool
+from tests.node_triton.given_specs import EXAMPLES
+from tests.node_triton.test_any_spec import STATEFUL, Ranks, compiled
+from tests.rails import rail_work
+from tests.rails.test_pieces import layouts
+
+CPU = torch.device("cpu")
+SHAPES = ["2x1", "3x1", "2x2", "4x1", "3x2"]
+
+UNEVEN = """
+shuffle uneven {{
+  const total = {total}, columns = {columns}, part = cdiv(total, ranks)
+  index i : max(min(part, total - rank * part), 0)
+  index c : columns
+  {fanout}
+  segment row {{ x : {dtype}[{width}] }}
+  layout mine[i, c] of row
+  layout theirs[s] of row dense({length})
+  dispatch mine[i, c] -> theirs[{slot}] on {rank} partial
+  combine reverse {reduce}
+}}
+"""
+AT = "rank * part + i"
+ENDS = {
+    "cyclic": (f"({AT}) / ranks * columns + c", f"({AT}) % ranks", "cdiv(total, ranks) * columns"),
+    "next": ("i * columns + c", "(rank + 1) % ranks", "part * columns"),
+    "first": (f"({AT}) * columns + c", "0 * rank", "total * columns"),
+    "column": (f"{AT}", "min(c, ranks - 1)", "total"),
+    "every": (f"k * part * columns + i * columns + c", "(rank + k) % ranks", "3 * part * columns"),
+}
+"""Rows that are dealt out, that all go to the next rank, to the first one, that stay together by
+columns, and that go to three ranks each."""
+
+
+@st.composite
+def uneven(draw: st.DrawFn, topology: Topology) -> str:
+    """Rows that ranks have different numbers of, some of them none."""
+    fitting = {*ENDS}
+    kind = draw(st.sampled_from(sorted(fitting)))
+    slot, rank, length = ENDS[kind]
+    total, columns = draw(st.integers(1, 11)), draw(st.integers(1, 3))
+    if kind == "column":
+        columns = min(columns, topology.num_ranks)
+    dtype = "f32" if kind == "every" else draw(st.sampled_from(["u8", "bf16", "f64"]))
+    return UNEVEN.format(
+        total=total,
+        columns=columns,
+        fanout="index k : 3" if kind == "every" else "",
+        dtype=dtype,
+        width=draw(st.integers(1, 5)),
+        length=length,
+        slot=slot,
+        rank=rank,
+        reduce="reduce sum" if kind == "every" else "",
+    )
+
+
+@st.composite
+def static_shuffles(draw: st.DrawFn) -> tuple[Topology, str]:
+    topology = Topology.parse(draw(st.sampled_from(SHAPES)))
+    make = draw(st.sampled_from([layouts(topology.num_ranks), uneven(topology)]))
+    return topology, draw(make)
+
+
+def kernels(shuffle: ShuffleSpec) -> NodeSpec:
+    assert shuffle.node is not None, shuffle.node_note
+    return shuffle.node.between or shuffle.node
+
+
+def num_segments(shuffle: ShuffleSpec, topology: Topology) -> list[int]:
+    """Of every rank."""
+    return [len(leaving(shuffle, topology, rank)) for rank in range(topology.num_ranks)]
+
+
+def routed(shuffle: ShuffleSpec, topology: Topology) -> list[set[tuple[int, int]]]:
+    """By rank the segments and other nodes that these go to, point by point."""
+    nothing = [RankData({}, {}, {}) for _ in range(topology.num_ranks)]
+    found = [set[tuple[int, int]]() for _ in nothing]
+    for each in route(shuffle, nothing)[0]:
+        node = each.rank // topology.ranks_per_node
+        if node != each.origin.rank // topology.ranks_per_node:
+            found[each.origin.rank].add((each.origin.source, node))
+    return found
+
+
+@given(static_shuffles(), st.integers(0, 3), st.integers(1, 3))
+@settings(STATEFUL, max_examples=20, deadline=None)
+def test_places_are_of_what_crosses(
+    case: tuple[Topology, str], spare: int, round_places: int
+) -> None:
+    """Each segment has one place in the slab of each node that it goes to, and no other has any;
+    both ends of a slab know of as many. It is finished with the round that brings its last sum."""
+    topology, text = case
+    shuffle = compiled(text).shuffle()
+    wanted, counts = routed(shuffle, topology), crossing(shuffle, topology)
+    assert counts is not None
+    sources = num_segments(shuffle, topology)
+    most = max(1, *sources) + spare
+    stride = num_places(shuffle, kernels(shuffle), most)
+    packed = [
+        Packing(shuffle, topology, rank, most, stride) for rank in range(topology.num_ranks)
+    ]
+    for rank, packing in enumerate(packed):
+        own = topology.node(rank)
+        assert packing.at[own].tolist() == list(range(stride))
+        for node in range(topology.num_nodes):
+            peer = node * topology.ranks_per_node + topology.local_rank(rank)
+            there = sorted(source for source, to in wanted[rank] if to == node)
+            assert packing.sent[node] == counts[rank, node] == len(there)
+            assert packed[peer].received[own] == len(there)
+            if node != own:
+                has = packing.at[node].tolist()
+                assert [has[source] for source in there] == list(range(len(there)))
+                assert has.count(-1) == stride - len(there)
+        check_order(packing, own, sources[rank], stride, round_places * slabs.STEP)
+
+
+def check_order(packing: Packing, own: int, num_sources: int, stride: int, size: int) -> None:
+    rounds = [range(at, min(at + size, stride)) for at in range(0, stride, size)]
+    order, finished = packing.finishing(rounds, slabs.MAX_GROUP)
+    listed = order.tolist()
+    assert sorted(listed) == list(range(stride))
+    assert {*listed[:num_sources]} == {*range(num_sources)}
+    assert [at for each in finished for at in each] == list(range(stride))
+    others = [at for node, at in enumerate(packing.at.tolist()) if node != own]
+    for number, each in enumerate(finished):
+        for first in range(each.start, min(each.stop, num_sources), slabs.MAX_GROUP):
+            pair = listed[first : first + slabs.MAX_GROUP]
+            assert [source - pair[0] for source in pair] == [*range(len(pair))]
+            last = max(at[source] for at in others for source in pair)
+            needed = max(0, last) // size
+            is_last_pair = pair[-1] >= num_sources - 1 and num_sources % slabs.MAX_GROUP
+            assert number == needed or (is_last_pair and number >= needed)
+
+
+@given(static_shuffles(), st.booleans())
+@settings(STATEFUL, max_examples=20, deadline=None)
+def test_what_travels_is_what_crosses(case: tuple[Topology, str], is_one_round: bool) -> None:
+    """What a rank sends and its peer expects, bytes of points and rows of segments that cross, once
+    each; nothing of other places but what lies between two parts, if there is one round."""
+    topology, text = case
+    shuffle = compiled(text).shuffle()
+    node, counts = kernels(shuffle), crossing(shuffle, topology)
+    assert counts is not None
+    most, step = int(counts.amax()), topology.ranks_per_node
+    num_sources = max(1, *num_segments(shuffle, topology))
+    stride = num_places(shuffle, node, num_sources)
+    given = shuffle, node, topology, num_sources
+    memory = new_slab_memory(*given, CPU, most)
+    made = []
+    for rank in range(topology.num_ranks):
+        packing = Packing(shuffle, topology, rank, num_sources, stride)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(slabs, "ROUND_BYTES", 1)
+            patch.setattr(slabs, "MESSAGE_BYTES", 1)
+            made.append(Slabs(*given, memory, is_one_round, most, packing))
+    point = shuffle.program.fanout * slabs.POINT_BYTES
+    row = sum(size for _, size in made[0]._places)
+    for rank, each in enumerate(made):
+        own = topology.node(rank)
+        for to in set(range(topology.num_nodes)) - {own}:
+            other = to * step + rank % step
+            peer, goes, returns = made[other], int(counts[rank, to]), int(counts[other, own])
+            for ranges, its, told, count, of_one in (
+                (each.ranges, peer.ranges, 0, goes, point + row),
+                (each.ranges_back, peer.ranges_back, 1, returns, 4 + node.partial_bytes),
+            ):
+                longest = max(memory.out.shape[1], memory.back.shape[1])
+                seen = torch.zeros(longest, dtype=torch.int64)
+                for places in each.rounds:
+                    sent = ranges(places).sends[to]
+                    assert sent == its(places).receives[own]
+                    for part in sent:
+                        seen[part.start : part.stop] += 1
+                headers = 1 + told * (len(each.rounds) - 1)
+                assert seen[: slabs.HEADER_BYTES].tolist() == [headers] * slabs.HEADER_BYTES
+                behind = seen[slabs.HEADER_BYTES :]
+                assert behind.max() <= 1
+                if len(each.rounds) > 1:
+                    assert int(behind.sum()) == count * of_one
+                else:
+                    between = len(each._places) * slabs.JOINED_BYTES
+                    assert count * of_one <= int(behind.sum()) <= count * of_one + between
+                    assert (count == 0) == (int(behind.sum()) == 0)
+
+
+@pytest.fixture
+def ranks() -> Iterator[Ranks]:
+    found = Ranks(6)
+    yield found
+    found.close()
+
+
+def check_calls(ranks: Ranks, data: st.DataObject, shapes: list[str]) -> None:
+    """A dispatch and a combine, in one round or in several."""
+    topology = Topology.parse(data.draw(st.sampled_from(shapes)))
+    text = data.draw(uneven(topology) | layouts(topology.num_ranks))
+    artifact = compiled(text)
+    shuffle = artifact.shuffle()
+    brought = generate(shuffle, topology, 1, data.draw(st.integers(0, 9)))
+    expected = expect(shuffle, brought)
+    options = {
+        "max_sources": max(1, *num_segments(shuffle, topology)) + data.draw(st.integers(0, 2)),
+        "capacity": max(1, *(len(rows.written) for rows in expected.rows)),
+        "topology": str(topology),
+    }
+    opens = data.draw(st.sampled_from([rail_work.open_shuffle, rail_work.open_in_rounds]))
+    assert not ranks.run(topology.num_ranks, artifact, brought, expected, options, opens)
+
+
+@given(data=st.data())
+@settings(STATEFUL, max_examples=8)
+def test_any_static_shuffle(ranks: Ranks, data: st.DataObject) -> None:
+    check_calls(ranks, data, ["2x1", "2x2"])
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@given(data=st.data())
+@settings(STATEFUL, max_examples=200)
+def test_any_static_shuffle_at_night(ranks: Ranks, data: st.DataObject) -> None:
+    check_calls(ranks, data, SHAPES)
