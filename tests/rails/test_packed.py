@@ -24,58 +24,21 @@ from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.node_triton.given_specs import EXAMPLES
 from tests.node_triton.test_any_spec import STATEFUL, Ranks, compiled
-from tests.rails import rail_work
+from tests.rails import rail_work, static_specs
+from tests.rails.static_specs import ENDS
 from tests.rails.test_pieces import layouts
 
 CPU = torch.device("cpu")
 SHAPES = ["2x1", "3x1", "2x2", "4x1", "3x2"]
 
-UNEVEN = """
-shuffle uneven {{
-  const total = {total}, columns = {columns}, part = cdiv(total, ranks)
-  index i : max(min(part, total - rank * part), 0)
-  index c : columns
-  {fanout}
-  segment row {{ x : {dtype}[{width}] }}
-  layout mine[i, c] of row
-  layout theirs[s] of row dense({length})
-  dispatch mine[i, c] -> theirs[{slot}] on {rank} partial
-  combine reverse {reduce}
-}}
-"""
-AT = "rank * part + i"
-ENDS = {
-    "cyclic": (f"({AT}) / ranks * columns + c", f"({AT}) % ranks", "cdiv(total, ranks) * columns"),
-    "next": ("i * columns + c", "(rank + 1) % ranks", "part * columns"),
-    "first": (f"({AT}) * columns + c", "0 * rank", "total * columns"),
-    "column": (f"{AT}", "min(c, ranks - 1)", "total"),
-    "every": (f"k * part * columns + i * columns + c", "(rank + k) % ranks", "3 * part * columns"),
-}
-"""Rows that are dealt out, that all go to the next rank, to the first one, that stay together by
-columns, and that go to three ranks each."""
-
-
 @st.composite
 def uneven(draw: st.DrawFn, topology: Topology) -> str:
-    """Rows that ranks have different numbers of, some of them none."""
-    fitting = {*ENDS}
-    kind = draw(st.sampled_from(sorted(fitting)))
-    slot, rank, length = ENDS[kind]
+    kind = draw(st.sampled_from(sorted(ENDS)))
     total, columns = draw(st.integers(1, 11)), draw(st.integers(1, 3))
     if kind == "column":
         columns = min(columns, topology.num_ranks)
     dtype = "f32" if kind == "every" else draw(st.sampled_from(["u8", "bf16", "f64"]))
-    return UNEVEN.format(
-        total=total,
-        columns=columns,
-        fanout="index k : 3" if kind == "every" else "",
-        dtype=dtype,
-        width=draw(st.integers(1, 5)),
-        length=length,
-        slot=slot,
-        rank=rank,
-        reduce="reduce sum" if kind == "every" else "",
-    )
+    return static_specs.uneven(kind, total, columns, dtype, draw(st.integers(1, 5)))
 
 
 @st.composite
