@@ -11,6 +11,7 @@ shuffle uneven {{
   segment row {{ x : {dtype}[{width}] }}
   layout mine[i, c] of row
   layout theirs[s] of row dense({length})
+  {weights}
   dispatch mine[i, c] -> theirs[{slot}] on {rank} partial
   combine reverse {reduce}
 }}
@@ -28,8 +29,11 @@ first one, that stay together by columns, and that go to three ranks each, of wh
 back."""
 
 
-def uneven(kind: str, total: int, columns: int, dtype: str, width: int) -> str:
-    """``total`` rows of some ``columns``; columns that stay together are at most the ranks."""
+def uneven(
+    kind: str, total: int, columns: int, dtype: str, width: int, is_weighted: bool = False
+) -> str:
+    """``total`` rows of some ``columns``; columns that stay together are at most the ranks. Sums
+    may be weighted by `w`."""
     slot, rank, length = ENDS[kind]
     sums = kind == "every"
     return UNEVEN.format(
@@ -41,5 +45,6 @@ def uneven(kind: str, total: int, columns: int, dtype: str, width: int) -> str:
         length=length,
         slot=slot,
         rank=rank,
-        reduce="reduce sum" if sums else "",
+        weights="weight w(i, c, k) : f32 = input w" if is_weighted else "",
+        reduce=f"reduce sum{'(w)' * is_weighted}" if sums else "",
     )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.verify import expect
+from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node import slabs
 from fuscoc_runtime.engine.node.crossing import Packing, crossing, leaving
 from fuscoc_runtime.engine.node.slabs import Slabs, new_slab_memory, num_places
@@ -28,8 +29,10 @@ from tests.rails import rail_work, static_specs
 from tests.rails.static_specs import ENDS
 from tests.rails.test_pieces import layouts
 
+pool = pool_of(4)
 CPU = torch.device("cpu")
 SHAPES = ["2x1", "3x1", "2x2", "4x1", "3x2"]
+
 
 @st.composite
 def uneven(draw: st.DrawFn, topology: Topology) -> str:
@@ -83,9 +86,7 @@ def test_places_are_of_what_crosses(
     sources = num_segments(shuffle, topology)
     most = max(1, *sources) + spare
     stride = num_places(shuffle, kernels(shuffle), most)
-    packed = [
-        Packing(shuffle, topology, rank, most, stride) for rank in range(topology.num_ranks)
-    ]
+    packed = [Packing(shuffle, topology, rank, most, stride) for rank in range(topology.num_ranks)]
     for rank, packing in enumerate(packed):
         own = topology.node(rank)
         assert packing.at[own].tolist() == list(range(stride))
@@ -168,6 +169,62 @@ def test_what_travels_is_what_crosses(case: tuple[Topology, str], is_one_round: 
                     between = len(each._places) * slabs.JOINED_BYTES
                     assert count * of_one <= int(behind.sum()) <= count * of_one + between
                     assert (count == 0) == (int(behind.sum()) == 0)
+
+
+def test_sums_gradients_and_refusals(pool: Pool) -> None:
+    """A rank that refuses a dispatch packs nothing into places that others have packed before, and
+    one that refuses a combine loses the sums that its rows are part of: of four ranks those of
+    segments that go there."""
+    text = static_specs.uneven("every", 7, 2, "f32", rail_work.HIDDEN, is_weighted=True)
+    for topology, opens in (("2x2", rail_work.open_shuffle), ("4x1", rail_work.open_in_rounds)):
+        options = {"max_sources": 4, "topology": topology}
+        found = pool.run(rail_work.weighed, 4, str(specs.artifact(text).path), options, opens)
+        *others, refusing = found
+        for rank, (combined, called, dispatched, lost) in enumerate(others):
+            assert lost == ("...." if rank == 0 else "xxxx")
+            assert (combined == "no error") == (rank == 0 and topology == "2x2")
+            assert called == "no error"
+            assert f"rank 3 refused 1 calls that rank {rank} had joined" in dispatched
+        shapes = ["[1, 7]", "no error", "[1, 2, 23]", "no error", ""]
+        assert all(shape in said for shape, said in zip(shapes, refusing, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "topology", "crossing_segments"),
+    [("ulysses", "2x1", 16), ("fft_transpose", "4x1", 2), ("redistribute", "2x2", 2)],
+)
+def test_bytes_are_of_what_crosses(
+    pool: Pool, name: str, topology: str, crossing_segments: int
+) -> None:
+    """Half of the rows of two nodes, a quarter to each of four."""
+    small, where = EXAMPLES[name], Topology.parse(topology)
+    artifact = specs.artifact(small.text)
+    [shuffle] = artifact.manifest.shuffles
+    [field] = shuffle.program.buffers["target"]
+    row = field.num_elems * TORCH_DTYPES[field.dtype].itemsize
+    sent = slabs.HEADER_BYTES + crossing_segments * (slabs.POINT_BYTES + row)
+    options = {**small.options, "topology": topology}
+    found = pool.run(rail_work.bytes_sent, where.num_ranks, str(artifact.path), options)
+    for rank, each in enumerate(found):
+        wanted = [sent] * where.num_nodes
+        wanted[where.node(rank)] = 0
+        assert each == wanted
+
+
+def test_limits_are_of_what_crosses() -> None:
+    """Half of what slabs with a place for every segment would be, whatever `max_sources` says."""
+    text = static_specs.uneven("cyclic", 1024, 20, "f32", 1800)
+    shuffle, topology = compiled(text).shuffle(), Topology(2, 1)
+    counts = crossing(shuffle, topology)
+    assert counts is not None
+    assert counts.tolist() == [[0, 5120], [5120, 0]]
+    assert 5120 * 7208 < MAX_SLAB_BYTES < 10240 * 7208
+    for most in (20480, 1 << 20):
+        assert choose_triton(shuffle, topology, most) == kernels(shuffle)
+    longer = compiled(text.replace("f32[1800]", "f32[4000]")).shuffle()
+    assert str(choose_triton(longer, topology, 1)).startswith(
+        f"a rank would send {1024 + 5120 * 16008} bytes"
+    )
 
 
 @pytest.fixture

@@ -126,9 +126,7 @@ class Rails:
             self.exchange(self.between(there[0], there[1]), lane)
         members.meet("connection")
 
-    def between(
-        self, sent: Tensor, received: Tensor, ranges: Ranges | None = None
-    ) -> StartRound:
+    def between(self, sent: Tensor, received: Tensor, ranges: Ranges | None = None) -> StartRound:
         """An exchange of row n of ``sent`` for what node n sends, into row n of ``received``; or of
         ``ranges`` of these rows."""
         sends, receives = (

@@ -3,10 +3,10 @@ it were this rank's own.
 
 Every rank packs a slab for each other node, of its segments that go there with their points and
 weights, and sends it to the rank of its own place there. Its size follows from ``max_sources``, or
-from what crosses where ranks alone decide that (`crossing`). That rank takes the segments on: it plans, moves and adds them up with its
-node's kernels, beside its own. A combine sends slabs of sums back the same way. So hosts post, and
-never wait nor tell each other anything; a rank sends messages to its node and along its rail, to as
-many ranks as there are of both.
+from what crosses where ranks alone decide that (`crossing`). That rank takes the segments on: it
+plans, moves and adds them up with its node's kernels, beside its own. A combine sends slabs of sums
+back the same way. So hosts post, and never wait nor tell each other anything; a rank sends messages
+to its node and along its rail, to as many ranks as there are of both.
 """
 
 from __future__ import annotations

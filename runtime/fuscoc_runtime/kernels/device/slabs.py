@@ -1,13 +1,14 @@
 """Slabs: what a rank sends the rank of its own place in another node, of sizes that are fixed.
 
 In a dispatch every source segment has a place in the slab of every node, the same in all; or, where
-ranks alone decide where segments go, in those of nodes that it goes to (`place_of`). A slab has a header, then a word for every point, then what its rank has counted of them (`hop_counts`),
-then the table that places keys, if one does, then the rows, of the target's fields. The word says
-in its lower half to which rank of that node the point goes, and its key, as a slot code says rank
-and slot; where the relation gives slots, nothing is counted, and the slot itself is there. In its
-upper half are the bits of the weight. It is -1 if the point does not go there, and places without
-any such point hold no row. On the way back a slab has a header, a flag for every place, and what
-the node's rows of a segment add up to.
+ranks alone decide where segments go, in those of the nodes that it goes to (`place_of`). A slab has
+a header, then a word for every point, then what its rank has counted of them (`hop_counts`), then
+the table that places keys, if one does, then the rows, of the target's fields. The word says in its
+lower half to which rank of that node the point goes, and its key, as a slot code says rank and
+slot; where the relation gives slots, nothing is counted, and the slot itself is there. In its upper
+half are the bits of the weight. It is -1 if the point does not go there, and places without any
+such point hold no row. On the way back a slab has a header, a flag for every place, and what the
+node's rows of a segment add up to.
 
 A large slab travels in rounds, of the rows of some places each; all that is said of points goes
 with the first one.
