@@ -1,5 +1,6 @@
-"""Slabs of static shuffles, which have places for what crosses: which segments these are, where they
-lie, what travels, and calls of whole jobs, uneven ones and in rounds, against the reference."""
+"""Slabs of static shuffles, which have places for what crosses: which segments these are, where
+they lie, what travels, and calls of whole jobs, uneven ones and in rounds, against the reference.
+"""
 
 from __future__ import annotations
 

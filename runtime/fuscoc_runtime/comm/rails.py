@@ -129,12 +129,13 @@ class Rails:
     def between(self, sent: Tensor, received: Tensor, ranges: Ranges | None = None) -> StartRound:
         """An exchange of row n of ``sent`` for what node n sends, into row n of ``received``; or of
         ``ranges`` of these rows."""
+        all_of_it = [None] * len(sent)
         sends, receives = (
             tuple(
-                Rows(peer, tuple(_parts(rows[node].view(torch.uint8), of_node and of_node[node])))
+                Rows(peer, tuple(_parts(rows[node].view(torch.uint8), of_node[node])))
                 for node, peer in self.peers.items()
             )
-            for rows, of_node in zip((sent, received), ranges or (None, None), strict=True)
+            for rows, of_node in zip((sent, received), ranges or (all_of_it,) * 2, strict=True)
         )
         return StartRound(0, 0, sends, receives)
 
