@@ -22,7 +22,7 @@ from fuscoc_runtime.scalar import Scope, builtin_extents, evaluate
 from fuscoc_runtime.topology import Topology
 
 MOST_POINTS = 1 << 23
-"""Of all ranks, that each of them looks at when it opens a shuffle: some tenths of a second."""
+"""Of all ranks, that each looks at when it opens a shuffle, within some tenths of a second."""
 
 
 def crossing(shuffle: ShuffleSpec, topology: Topology) -> Tensor | None:
