@@ -28,11 +28,54 @@ from tests.node_triton.given_specs import EXAMPLES
 from tests.node_triton.test_any_spec import STATEFUL, Ranks, compiled
 from tests.rails import rail_work, static_specs
 from tests.rails.static_specs import ENDS
-from tests.rails.test_pieces import layouts
 
 pool = pool_of(4)
 CPU = torch.device("cpu")
 SHAPES = ["2x1", "3x1", "2x2", "4x1", "3x2"]
+
+
+@st.composite
+def layouts(draw: st.DrawFn, num_ranks: int) -> str:
+    """Lines of a matrix of three dimensions, the first of which is cut into blocks of the ranks,
+    to one that is cut, in blocks or cyclically, along any, with its dimensions in any order."""
+    names = ("a", "b", "c")
+    whole = {name: draw(st.integers(1, 3)) for name in names}
+    cut = draw(st.sampled_from(names))
+    for name in {"a", cut}:
+        whole[name] *= num_ranks
+    here = {name: str(size) for name, size in whole.items()}
+    here["a"] = f"({whole['a']} / ranks)"
+    run = draw(st.sampled_from([1, 1, 2]))  # of this many lines that lie apart
+    along = draw(st.sampled_from(names))
+    width = draw(st.integers(1, 5))
+    source_order, target_order = (draw(st.permutations(names)) for _ in range(2))
+    dims = [f"{here[name]} * {run if name == along else 1}" for name in source_order]
+    at = [
+        f"{name}*{run} .. {name}*{run}+{run}" if run > 1 and name == along else name
+        for name in source_order
+    ]
+    places = {"a": f"(rank * {here['a']} + a)", "b": "b", "c": "c"}
+    lengths = {name: str(size) for name, size in whole.items()}
+    lengths[cut] = part = f"({whole[cut]} / ranks)"
+    if draw(st.booleans()):
+        rank, places[cut] = f"{places[cut]} / {part}", f"{places[cut]} % {part}"
+    else:
+        rank, places[cut] = f"{places[cut]} % ranks", f"{places[cut]} / ranks"
+    dtype = draw(st.sampled_from(["u8", "bf16", "f32", "f64"]))
+    shape = f"{run}, {width}" if run > 1 else f"{width}"
+    lines = [
+        *(f"index {name} : {here[name]}" for name in names),
+        f"segment lines {{ x : {dtype}[{shape}] }}",
+        f"layout mine[{', '.join(f's{name}' for name in source_order)}] of {dtype}[{width}] "
+        f"dense({', '.join(dims)})",
+        f"view parts[a, b, c] = mine[{', '.join(at)}]",
+        f"layout theirs[{', '.join(f't{name}' for name in target_order)}] of lines "
+        f"dense({', '.join(lengths[name] for name in target_order)})",
+        f"dispatch parts[a, b, c] -> theirs[{', '.join(places[name] for name in target_order)}] "
+        f"on {rank}",
+        "combine reverse",
+    ]
+    return "shuffle cut {\n  " + "\n  ".join(lines) + "\n}\n"
 
 
 @st.composite

@@ -74,14 +74,14 @@ class RailNode(TritonNode):
         self.rails = self._new_rails(members)
         self._members = members
         given = shuffle, node, topology, limits.max_sources
-        most, self._packing = None, None
+        most, packing = None, None
         if (crosses := self._crossing(shuffle)) is not None:
             most = int(crosses.amax())
             sizes = limits.max_sources, self._stride
-            self._packing = Packing(shuffle, topology, members.rank, *sizes)
+            packing = Packing(shuffle, topology, members.rank, *sizes)
         self._slab_places = slab_places(shuffle, node, limits.max_sources, most)
         memory = new_slab_memory(*given, members.device, most)
-        self._slabs = Slabs(*given, memory, members.is_one_host, most, self._packing)
+        self._slabs = Slabs(*given, memory, members.is_one_host, most, packing)
         self._no_source = [torch.empty(0)] * len(shuffle.program.read)
         self.may_drop = self._may_drop(shuffle, limits)
         super().__init__(artifact, shuffle, node, members, limits, num_sms)
@@ -222,8 +222,8 @@ class RailNode(TritonNode):
         exchange = self._points_between
         exchange.sent.copy_(of_points.view_as(exchange.sent))
         found = exchange.carry_out()
-        if self._packing is not None:
-            at = self._packing.at.to(found.device)[..., None].long()
+        if self._slabs.tables:
+            at = self._slabs.tables[0][..., None].long()
             there = found.gather(1, at.clamp(min=0).expand(-1, -1, found.shape[2]))
             found = torch.where(at >= 0, there, 0)
         return found.sum(0)
@@ -245,8 +245,9 @@ class RailNode(TritonNode):
     @property
     def private_bytes(self) -> int:
         """Bytes of tables, and of slabs."""
-        own = sum(each.nbytes for points in self._own for each in points.values())
-        return super().private_bytes + own + self._slabs.memory.num_bytes
+        tables = [*self._slabs.tables, *(each for own in self._own for each in own.values())]
+        of_tables = sum(each.nbytes for each in tables)
+        return super().private_bytes + of_tables + self._slabs.memory.num_bytes
 
     def _submit(
         self,

@@ -247,7 +247,9 @@ class Slabs:
     Attributes:
         memory: where they are.
         rounds: places that travel together, in their order.
-        finished: of which of this rank's segments each round brings the last sums; see `order`.
+        finished: which of this rank's segments, in their order, each round brings the last sums of.
+        tables: on the device: the places of these segments in every slab, and that order; see
+            `Packing`. Without them all segments have their own places.
         rows_at: where the rows of a field begin in a slab, by value name; ``sums_at``: where those
             of a slab on the way back do.
         words: of a table.
@@ -279,19 +281,19 @@ class Slabs:
             self.rounds = divide(places, widest, topology.num_nodes)
         self._counts = ((places,) * topology.num_nodes,) * 2  # that go, and that come
         self._told = [(forth["rows"][0], 0)]  # all of points, before any row
-        self.finished, self._tables = self.rounds, list[Tensor]()
+        self.finished, self.tables = self.rounds, list[Tensor]()
         if packing is not None:
             self._counts = packing.sent, packing.received
             self._told = [(HEADER_BYTES, shuffle.program.fanout * POINT_BYTES)]
             order, self.finished = packing.finishing(self.rounds, MAX_GROUP)
-            self._tables = [each.to(memory.out.device) for each in (packing.at, order)]
+            self.tables = [each.to(memory.out.device) for each in (packing.at, order)]
         self._places = list(zip(forth["rows"], row_bytes, strict=True))
         self.sums_at = back["rows"][0]
         self._places_back = [(HEADER_BYTES, 4), (self.sums_at, node.partial_bytes)]
         self.rows_at = {
             f"slab_at.{field.name}": at for field, at in zip(fields, forth["rows"], strict=True)
         }
-        places_at, order_at = map(address, self._tables) if self._tables else (0, 0)
+        places_at, order_at = map(address, self.tables) if self.tables else (0, 0)
         self.words = {
             "slabs_out": address(memory.out),
             "slabs_in": address(memory.landed),
