@@ -59,7 +59,7 @@ def kill_one(artifact: Path, topology: str, kind: str, seed: int) -> list[str]:
     finally:
         for rank in ranks:
             rank.kill()
-    assert [rank.returncode for rank in others] == [0] * len(others)
+    assert [rank.returncode for rank in others] == [0] * len(others), outputs
     errors = [json.loads(output.splitlines()[-1]) for output in outputs]
     assert [error["type"] for error in errors] == ["HopTimeoutError"] * len(errors), errors
     assert [error["peer"] for error in errors] == [victim] * len(errors), errors
