@@ -276,7 +276,8 @@ class ExactRails(ExactNode):
         taken_on = None if weights is None else known.launched.weights
         if weights is not None and (is_late or taken_on is None):
             exchange = self._points_between(known.work.places)
-            exchange.sent[:, : len(weights)] = weights
+            of_segments = weights.view(-1, self._fanout)
+            exchange.sent[:, : len(of_segments)] = of_segments
             taken_on = exchange.carry_out()
         self._combine(known, known.number, self._program.fields_back(rows, results), taken_on)
 
