@@ -312,25 +312,20 @@ def measure(
     num_sms: int | None,
     turns: int,
     barrier: Barrier,
-    lends: bool = False,
 ) -> list[str]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda", torch.cuda.current_device())
     case = of_case(name, rank, ranks, device)
     options = {} if num_sms is None else {"num_sms": num_sms}
-    max_sources = case.max_sources
-    if lends:  # which takes room for all of a source
-        options["lend_results"] = True
-        max_sources = max(max_sources, PAGES * name.startswith("kv"))
     with Shuffle(
         artifact(name, backend),
         group=dist.group.WORLD,
-        max_sources=max_sources,
+        max_sources=case.max_sources,
         capacity=case.capacity,
         **options,
     ) as shuffle:
         x = given(name, case, shuffle)
-        state, lent = {}, shuffle.engine.results  # None where results are their own
+        state = {}
 
         def dispatch() -> None:
             state["rows"], state["handle"] = shuffle.dispatch(x, **case.inputs)
@@ -358,8 +353,6 @@ def measure(
         if case.back is not None:
             calls |= {"back": combine, "torch back": torch_back}
             state["work"] = state["rows"].clone()
-            if lent is not None:
-                lent.fill_(0xA5)
             combine()
             shuffle.check()
             returned = flat(x if case.returned is None else case.returned)
@@ -375,7 +368,6 @@ def measure(
         bound = times.pop("bound", case.num_remote / NVLINK * 1e6)
         assert shuffle.backend == backend
         sms = "all" if num_sms is None else str(num_sms)
-        sms += "" if lent is None else ", lent"
         cells = [name, backend, sms, f"{bound:.1f}"]
         for key in ("there", "back"):
             if key in times:
@@ -424,7 +416,6 @@ def main() -> None:
     parser.add_argument("--sms", nargs="+", type=int, default=[0, 32, 16], help="0: all")
     parser.add_argument("--backend", nargs="+", default=["cuda"], choices=["cuda", "triton"])
     parser.add_argument("--turns", type=int, default=15)
-    parser.add_argument("--lends", action="store_true", help="results are lent")
     options = parser.parse_args()
     if options.compile:
         compile_all(options.cases, options.backend)
@@ -440,7 +431,7 @@ def main() -> None:
     wrong = []
     for name, backend in taken(options.cases, options.backend):
         for sms in options.sms:
-            wrong += measure(name, backend, sms or None, options.turns, barrier, options.lends)
+            wrong += measure(name, backend, sms or None, options.turns, barrier)
             torch.cuda.empty_cache()
     dist.destroy_process_group()
     if wrong:

@@ -23,6 +23,7 @@ from tests.cuda.emulation import ranks as emulation
 from tests.cuda.emulation.ranks import emulated_ranks
 
 HOST = torch.device("cpu")
+NUM_COMBINES, LENT = 1, 48  # words of a state
 
 Compiled = Callable[..., Path]
 
@@ -109,23 +110,32 @@ def test_calls(
 def test_lent_results(
     case: str, num_ranks: int, arch: int, dense: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Into which peers store, in the same calls."""
+    """Into which peers store, in the same calls; then some that ranks by turns do not lend, whose
+    own they are then."""
     monkeypatch.setenv("FUSCOC_CUDA_ARCH", f"sm_{arch}")
     folder = dense(case)
 
     def calls() -> list[str]:
         run = dense_run.Run(folder, case, HOST, range(2), lends=True)
+        node = run.dense.node
+        assert isinstance(node, PiecesNode)
+        assert isinstance(node.results, emulation.Results)
+
+        def lent() -> int:
+            emulation.synchronize()
+            return int(node.state[LENT])
+
         wrong = all_calls(run)
-        assert isinstance(run.dense.node, PiecesNode)
-        [rows], results = run.dense.node.rows, run.dense.node.results
-        assert results is not None
-        before = rows._version
-        torch.autograd.graph.increment_version(results)
-        if rows._version != before:
-            wrong.append("rows that autograd has saved go with the results")
+        if lent() != (all_of := 2 * len(run.batches)):
+            wrong.append(f"{lent()} is the latest that was lent, not {all_of}")
+        node.results.elsewhere = 3
+        wrong += all_calls(run)
+        wrong += ["lent again"] * (lent() == int(node.state[NUM_COMBINES]) == all_of * 2)
+        node.results.elsewhere = 0
         wrong += run.refusal(of_combine=True) + run.refusal()
         # What is told of troubles is that of the refusals.
-        return wrong + [each for each in all_calls(run) if "Trouble" not in each]
+        wrong += [each for each in all_calls(run) if "Trouble" not in each]
+        return wrong + ["none is lent at last"] * (lent() != int(node.state[NUM_COMBINES]))
 
     with emulated_ranks(num_ranks, arch) as world:
         assert world.run(calls) == []
@@ -139,7 +149,8 @@ def test_few_ctas(case: str, dense: Compiled, monkeypatch: pytest.MonkeyPatch) -
 
     def noted(node: PiecesNode, kernel: Any, *given: Any) -> Any:
         chosen = of_few(node, kernel, *given)
-        few.append(chosen is not kernel)
+        if kernel in node._few:
+            few.append(chosen is not kernel)
         return chosen
 
     monkeypatch.setattr(PiecesNode, "_of_few", noted)

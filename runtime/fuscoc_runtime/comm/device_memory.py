@@ -5,6 +5,7 @@ The only file that knows ``torch.distributed._symmetric_memory``, whose interfac
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,7 +21,10 @@ from torch.distributed.distributed_c10d import _get_process_group_store
 
 from fuscoc_runtime.comm.group import patience
 from fuscoc_runtime.comm.requests import Window
+from fuscoc_runtime.comm.results import LEAST_BYTES, LEAST_SEGMENT, NUM_RESULTS, PooledResults
 from fuscoc_runtime.errors import NetworkError
+
+_log = logging.getLogger("fuscoc.runtime")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +67,32 @@ def allocate_symmetric(nbytes: int, node_group: dist.ProcessGroup, device: torch
     return MappedWindow(
         local[:nbytes], torch.tensor(bases, dtype=torch.int64, device=device), handle
     )
+
+
+def allocate_results(
+    nbytes: int, node_group: dist.ProcessGroup, device: torch.device
+) -> PooledResults | None:
+    """Memory for `NUM_RESULTS` results of ``nbytes`` on every rank of ``node_group``, which belongs
+    to the current stream; collective inside it. None if a rank has none: there is too little, or
+    its allocator makes no such pools, as where segments are expandable."""
+    size, problem = max(NUM_RESULTS * nbytes, LEAST_SEGMENT), ""
+    size = -(-size // LEAST_BYTES) * LEAST_BYTES
+    try:
+        pool = torch.cuda.MemPool(symmetric_memory.get_mempool_allocator(device))
+        with torch.cuda.use_mem_pool(pool):
+            whole = torch.empty(size, dtype=torch.uint8, device=device)
+    except RuntimeError as error:
+        problem = str(error)
+    if any(problems := _tell(problem, node_group, device)):
+        rank = next(rank for rank, each in enumerate(problems) if each)
+        _log.info("results are staged: rank %d of the node: %s", rank, problems[rank])
+        return None
+    handle = symmetric_memory.rendezvous(whole, node_group)
+    begin = whole.data_ptr()
+    offset = begin - handle.buffer_ptrs[dist.get_rank(node_group)]
+    bases = [base + offset for base in handle.buffer_ptrs]
+    # The tensor is let go of, and results get what it had.
+    return PooledResults(pool, range(begin, begin + size), bases, handle)
 
 
 def _tell(problem: str, group: dist.ProcessGroup, device: torch.device) -> list[str]:

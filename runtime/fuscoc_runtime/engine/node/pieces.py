@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+from fuscoc_runtime.comm.results import ResultMemory
+from fuscoc_runtime.comm.windows import result_memory
 from fuscoc_runtime.engine.node.call import MAX_INPUTS
 from fuscoc_runtime.engine.node.nvlink import CudaNode
 from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, NodeProgram
@@ -45,6 +47,10 @@ FEW_CTAS, SMALL_CALL = 24, 8 << 20
 """Fewer CTAs move less than NVLink carries, and have kernels of their own for more than a small
 call, of so many bytes; from so many on, one does without an SM while another one plans."""
 
+LENDING_SMS, LENT_BYTES = 48, 16 << 20
+"""With fewer SMs, results of so many bytes and more are lent: on more, NVLink is busy also where
+they are staged and copied on, and ranks that lend meet before and behind."""
+
 PLAN_THREADS, KEPT_ENTRIES = 512, 8
 """Threads of a CTA that look at an entry each, where kernels keep no boxes; or at so many, where
 words are kept: then few CTAs have to go before those that copy come."""
@@ -68,10 +74,10 @@ class PiecesNode(CudaNode):
     """A shuffle with `NodeProgram.pieces` among the ranks of one NVLink node."""
 
     max_entries: int
-    results: torch.Tensor | None = None
+    results: ResultMemory | None = None
     zeroes_results = False
     _plan_clears = True
-    _of_handles = frozenset({"barrier", "refused", "boxes", "marks", "told"})
+    _of_handles = frozenset({"barrier", "refused", "boxes", "boxes_lent", "marks", "told"})
     _num_codes = 0
 
     def __init__(
@@ -110,19 +116,16 @@ class PiecesNode(CudaNode):
             room, flags = most * self.pieces.entry_points * dtype.itemsize * elems, num_cells
         self._staging_bytes, self._max_flags = comes_back * room, comes_back * flags
         self._covers = comes_back and not self.pieces.entry_points
+        is_few = schedule is not None and 0 < schedule.num_sms < LENDING_SMS
+        self._lends = self._covers and is_few and bytes_sent >= LENT_BYTES
         super().__init__(program, limits, node_group, device, schedule)
-
-    def lend_results(self) -> None:
-        """Have peers store into results, which lie in the window, where they would be staged. By
-        every rank, before the first dispatch; results of short entries are as before."""
-        if self._lend is not None and self._call.num_ranks > 1:
+        if self._lends and node_group is not None and self._call.num_ranks > 1:
+            self.results = result_memory(bytes_sent, node_group, device)
+        if self.results is not None:
             sections, _ = self._sections(self._call.num_ranks)
             self._call.arrived_at = sections["arrived"][0]
-            at = sections["staging"][0]
-            # As `data` they have a version of their own: neither do rows change with results, nor
-            # results with rows.
-            self.results = self._window.local[at : at + self._staging_bytes].data
-            self._combines = [self._lend]
+            self._call.lent_at = sections["lent"][0]
+            self._call.results[: self._call.num_ranks] = self.results.bases
 
     def _sections(self, num_ranks: int) -> tuple[dict[str, list[int]], int]:
         limits, num_boxes = self.limits, num_ranks * self.max_boxes
@@ -136,8 +139,10 @@ class PiecesNode(CudaNode):
             "refused": [num_ranks * 8] * limits.num_entries,
             "boxes": [num_boxes * box_bytes] * limits.num_entries,
             "marks": [num_boxes * self.pieces.mark_bytes] * limits.num_entries,
+            "boxes_lent": [num_boxes * box_bytes * self._lends] * limits.num_entries,
             "told": [num_ranks * 8] * limits.num_entries,
             "arrived": [num_ranks * 8],
+            "lent": [num_ranks * 8],
             "staging": [self._staging_bytes],
             "staged": [0] * len(self._row_bytes),
             "rows": [limits.capacity * size for size in self._row_bytes],
@@ -204,6 +209,18 @@ class PiecesNode(CudaNode):
         super()._bind_points(handle)
         if handle.covered is not None:
             self._call.covered = handle.covered.data_ptr()
+
+    def _kernels_back(self, kernel: CudaKernel, result: torch.Tensor | None) -> list[CudaKernel]:
+        """The first one, if all ranks lend their results; else the other."""
+        if self.results is None or self._lend is None:
+            return [kernel]
+        self._call.result_at = -1 if result is None else self.results.offset(result)
+        return [self._lend, kernel]
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of this rank that its peers can address."""
+        return super().window_bytes + (0 if self.results is None else self.results.num_bytes)
 
     def _num_copy_ctas(self, num_rows: int) -> int:
         """An even number: they come in pairs."""
