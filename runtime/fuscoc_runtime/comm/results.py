@@ -19,7 +19,7 @@ NUM_RESULTS = 2
 """Results of full size that there is memory for: one that is kept while the next one comes."""
 
 LEAST_BYTES, LEAST_SEGMENT, ROUNDING = 2 << 20, 16 << 20, 512
-"""PyTorch's allocator has smaller tensors in other segments, makes small segments larger than it was
+"""PyTorch's allocator has smaller tensors in other segments, makes small segments larger than
 asked, and rounds sizes up."""
 
 _log = logging.getLogger("fuscoc.runtime")
