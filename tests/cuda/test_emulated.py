@@ -128,9 +128,13 @@ def test_lent_results(
         wrong = all_calls(run)
         if lent() != (all_of := 2 * len(run.batches)):
             wrong.append(f"{lent()} is the latest that was lent, not {all_of}")
-        node.results.elsewhere = 3
+        node.results.elsewhere = num_ranks + 1
         wrong += all_calls(run)
-        wrong += ["lent again"] * (lent() == int(node.state[NUM_COMBINES]) == all_of * 2)
+        latest, staged = lent(), int(node.state[NUM_COMBINES]) - 2 * all_of  # which count twice
+        if not (latest > all_of and 0 < staged < all_of):
+            wrong.append(
+                f"{staged} of {all_of} are staged, and {latest} is the latest that was lent"
+            )
         node.results.elsewhere = 0
         wrong += run.refusal(of_combine=True) + run.refusal()
         # What is told of troubles is that of the refusals.

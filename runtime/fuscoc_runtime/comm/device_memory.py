@@ -41,7 +41,7 @@ def allocate_symmetric(nbytes: int, node_group: dist.ProcessGroup, device: torch
         NetworkError: a GPU of the node has too little memory, and then all ranks raise it; or the
             GPUs cannot map each other's memory.
     """
-    rank, problem = dist.get_rank(node_group), ""
+    problem = ""
     operation = f"mapping {nbytes} bytes of {device} for its node"
     try:
         # Not symmetric_memory.empty: its memory pool lets several tensors share one mapping.
@@ -57,13 +57,11 @@ def allocate_symmetric(nbytes: int, node_group: dist.ProcessGroup, device: torch
         for peer, each in enumerate(problems):
             if each:
                 raise NetworkError(dist.get_global_rank(node_group, peer), operation, each)
-        handle = symmetric_memory.rendezvous(local, node_group)
+        bases, handle = _mapped(local, node_group)
     except NetworkError:
         raise
     except RuntimeError as error:
         raise NetworkError(dist.get_rank(), operation, str(error)) from error
-    offset = local.data_ptr() - handle.buffer_ptrs[rank]
-    bases = [base + offset for base in handle.buffer_ptrs]
     return MappedWindow(
         local[:nbytes], torch.tensor(bases, dtype=torch.int64, device=device), handle
     )
@@ -87,12 +85,18 @@ def allocate_results(
         rank = next(rank for rank, each in enumerate(problems) if each)
         _log.info("results are staged: rank %d of the node: %s", rank, problems[rank])
         return None
-    handle = symmetric_memory.rendezvous(whole, node_group)
+    bases, handle = _mapped(whole, node_group)
     begin = whole.data_ptr()
-    offset = begin - handle.buffer_ptrs[dist.get_rank(node_group)]
-    bases = [base + offset for base in handle.buffer_ptrs]
     # The tensor is let go of, and results get what it had.
     return PooledResults(pool, range(begin, begin + size), bases, handle)
+
+
+def _mapped(local: torch.Tensor, node_group: dist.ProcessGroup) -> tuple[list[int], Any]:
+    """Where memory of this kind begins on every rank, as mapped here, and what keeps it mapped;
+    collective."""
+    handle = symmetric_memory.rendezvous(local, node_group)
+    offset = local.data_ptr() - handle.buffer_ptrs[dist.get_rank(node_group)]
+    return [base + offset for base in handle.buffer_ptrs], handle
 
 
 def _tell(problem: str, group: dist.ProcessGroup, device: torch.device) -> list[str]:
