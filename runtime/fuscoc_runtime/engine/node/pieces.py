@@ -129,6 +129,7 @@ class PiecesNode(CudaNode):
 
     def _sections(self, num_ranks: int) -> tuple[dict[str, list[int]], int]:
         limits, num_boxes = self.limits, num_ranks * self.max_boxes
+        num_lent = num_boxes if self._lends and num_ranks > 1 else 0
         box_bytes = 0 if self.pieces.entry_points else self.pieces.box_bytes
         sizes = {
             "ready": [num_ranks * MAX_STAGED_PLANS * 8],
@@ -139,7 +140,7 @@ class PiecesNode(CudaNode):
             "refused": [num_ranks * 8] * limits.num_entries,
             "boxes": [num_boxes * box_bytes] * limits.num_entries,
             "marks": [num_boxes * self.pieces.mark_bytes] * limits.num_entries,
-            "boxes_lent": [num_boxes * box_bytes * self._lends] * limits.num_entries,
+            "boxes_lent": [num_lent * box_bytes] * limits.num_entries,
             "told": [num_ranks * 8] * limits.num_entries,
             "arrived": [num_ranks * 8],
             "lent": [num_ranks * 8],
