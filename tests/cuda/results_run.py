@@ -40,7 +40,7 @@ class Results:
         self.rank, self.num_ranks, self.device = dist.get_rank(), dist.get_world_size(), device
         self.own = TOKENS // self.num_ranks
         self.random = torch.Generator(device).manual_seed(3 + self.rank)
-        with mock.patch.object(pieces, "LENT_BYTES", 0):
+        with mock.patch.object(pieces, "LENT_BY_FEW", 0):
             self.shuffle = self._opened(path)
         self.path = path
 
@@ -90,10 +90,9 @@ class Results:
         """So many are lent as there is room for; when nothing keeps them the next ones are."""
         x, wrong = self.source(), list[str]()
         for _ in range(3):
-            room = self.shuffle.engine.results.num_bytes // x.nbytes
-            held = [self.call(x) for _ in range(room + 1)]
+            held = [self.call(x) for _ in range(NUM_RESULTS + 1)]
             found = [self.lent(each) for each in held]
-            if found != [True] * room + [False]:
+            if found != [True] * NUM_RESULTS + [False]:
                 wrong.append(f"lent are {found}")
             wrong += ["what came back differs" for y in held if not torch.equal(y, x * 2)]
             del held
@@ -195,7 +194,7 @@ class Results:
         self.shuffle.close()
         gc.collect()
         torch.cuda.empty_cache()
-        with mock.patch.object(pieces, "LENT_BYTES", 0):
+        with mock.patch.object(pieces, "LENT_BY_FEW", 0):
             self.shuffle = self._opened(self.path)
         for _ in range(3):
             self.call(self.source())

@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import _get_process_group_store
 
 from fuscoc_runtime.comm.group import patience
 from fuscoc_runtime.comm.requests import Window
-from fuscoc_runtime.comm.results import LEAST_BYTES, LEAST_SEGMENT, NUM_RESULTS, PooledResults
+from fuscoc_runtime.comm.results import LEAST_PART, NUM_RESULTS, PART_STEP, PooledResults
 from fuscoc_runtime.errors import NetworkError
 
 _log = logging.getLogger("fuscoc.runtime")
@@ -73,8 +73,8 @@ def allocate_results(
     """Memory for `NUM_RESULTS` results of ``nbytes`` on every rank of ``node_group``, which belongs
     to the current stream; collective inside it. None if a rank has none: there is too little, or
     its allocator makes no such pools, as where segments are expandable."""
-    size, problem = max(NUM_RESULTS * nbytes, LEAST_SEGMENT), ""
-    size = -(-size // LEAST_BYTES) * LEAST_BYTES
+    part_bytes, problem = -(-max(nbytes, LEAST_PART) // PART_STEP) * PART_STEP, ""
+    size = NUM_RESULTS * part_bytes
     try:
         pool = torch.cuda.MemPool(symmetric_memory.get_mempool_allocator(device))
         with torch.cuda.use_mem_pool(pool):

@@ -136,6 +136,7 @@ class Kernel:
     def __init__(self, library: ctypes.CDLL, name: str, threads: int, shared_bytes: int) -> None:
         self._body = ctypes.cast(getattr(library, name), ctypes.c_void_p)
         self._library, self._cta = library, (threads, shared_bytes)
+        self._waits = name.endswith("_combine")  # for all that the one before does
         self.shared_bytes = shared_bytes
 
     def launch(
@@ -146,7 +147,7 @@ class Kernel:
         cluster: int = 1,
         early: bool = False,
     ) -> None:
-        if not early:
+        if not early or self._waits:
             synchronize()
         call = type(arguments).from_buffer_copy(arguments)
         given = (self._body, ctypes.byref(call), num_ctas, *self._cta)

@@ -372,12 +372,13 @@ class CudaNode:
         for kernel, row, result in zip(self._combines, rows, results, strict=True):
             call.rows = row.data_ptr()
             call.result, call.result_bytes = result.data_ptr(), result.nbytes
-            for each in self._kernels_back(kernel, result):
-                self._launch(self._of_few(each, num_ctas, num_rows), num_ctas, address)
+            for number, each in enumerate(self._kernels_back(kernel, result)):
+                few, early = self._of_few(each, num_ctas, num_rows), number > 0 and self._is_hopper
+                self._launch(few, num_ctas, address, early)
         return results
 
     def _kernels_back(self, kernel: CudaKernel, result: torch.Tensor | None) -> list[CudaKernel]:
-        """What brings back what goes into ``result``, one behind the other."""
+        """What brings back what goes into ``result``, each beside the end of the one before."""
         return [kernel]
 
     def refuse_dispatch(self, stream: torch.cuda.Stream | None = None) -> RingEntry:

@@ -47,9 +47,9 @@ FEW_CTAS, SMALL_CALL = 24, 8 << 20
 """Fewer CTAs move less than NVLink carries, and have kernels of their own for more than a small
 call, of so many bytes; from so many on, one does without an SM while another one plans."""
 
-LENDING_SMS, LENT_BYTES = 48, 16 << 20
-"""With fewer SMs, results of so many bytes and more are lent: on more, NVLink is busy also where
-they are staged and copied on, and ranks that lend meet before and behind."""
+FEW_SMS, LENT_BYTES, LENT_BY_FEW = 48, 64 << 20, 8 << 20
+"""Results of so many bytes and more are lent, and with fewer SMs from less on: ranks that lend meet
+before and behind, and otherwise NVLink is nearly as busy where results are staged and copied on."""
 
 PLAN_THREADS, KEPT_ENTRIES = 512, 8
 """Threads of a CTA that look at an entry each, where kernels keep no boxes; or at so many, where
@@ -79,6 +79,7 @@ class PiecesNode(CudaNode):
     _plan_clears = True
     _of_handles = frozenset({"barrier", "refused", "boxes", "boxes_lent", "marks", "told"})
     _num_codes = 0
+    _arrived_at = 0
 
     def __init__(
         self,
@@ -116,14 +117,14 @@ class PiecesNode(CudaNode):
             room, flags = most * self.pieces.entry_points * dtype.itemsize * elems, num_cells
         self._staging_bytes, self._max_flags = comes_back * room, comes_back * flags
         self._covers = comes_back and not self.pieces.entry_points
-        is_few = schedule is not None and 0 < schedule.num_sms < LENDING_SMS
-        self._lends = self._covers and is_few and bytes_sent >= LENT_BYTES
+        is_few = schedule is not None and 0 < schedule.num_sms < FEW_SMS
+        self._lends = self._covers and bytes_sent >= (LENT_BY_FEW if is_few else LENT_BYTES)
         super().__init__(program, limits, node_group, device, schedule)
         if self._lends and node_group is not None and self._call.num_ranks > 1:
             self.results = result_memory(bytes_sent, node_group, device)
         if self.results is not None:
             sections, _ = self._sections(self._call.num_ranks)
-            self._call.arrived_at = sections["arrived"][0]
+            self._arrived_at = sections["arrived"][0]
             self._call.lent_at = sections["lent"][0]
             self._call.results[: self._call.num_ranks] = self.results.bases
 
@@ -211,9 +212,14 @@ class PiecesNode(CudaNode):
         if handle.covered is not None:
             self._call.covered = handle.covered.data_ptr()
 
+    def _bind(self, entry: RingEntry) -> None:
+        """What a graph writes to has to be its own: calls with captured handles lend nothing."""
+        super()._bind(entry)
+        self._call.arrived_at = 0 if entry.captured else self._arrived_at
+
     def _kernels_back(self, kernel: CudaKernel, result: torch.Tensor | None) -> list[CudaKernel]:
-        """The first one, if all ranks lend their results; else the other."""
-        if self.results is None or self._lend is None:
+        """The first one brings it back if all ranks lend their results, else the other."""
+        if self.results is None or self._lend is None or not self._call.arrived_at:
             return [kernel]
         self._call.result_at = -1 if result is None else self.results.offset(result)
         return [self._lend, kernel]

@@ -228,7 +228,9 @@ __device__ __forceinline__ void give_lent(const Call& call) {
     if (thread == blockDim.x - 1) shared.refuses = false;  // which the other kernel tells
     return next();
   }
-  if (state.run(next)) state.end();
+  const bool made = state.run(next);
+  let_next_start();
+  if (made) state.end();
 }
 
 }  // namespace fuscoc
