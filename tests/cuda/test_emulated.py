@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 import torch
 
+from fuscoc.explain import fixed
 from fuscoc_runtime.engine.node import pieces
 from fuscoc_runtime.engine.node.pieces import PiecesNode
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Trouble
+from fuscoc_runtime.topology import Topology
 from tests.cuda import dense_run
 from tests.cuda.dense_node import ranks_of
 from tests.cuda.emulation import ranks as emulation
@@ -125,6 +127,10 @@ def test_lent_results(
             emulation.synchronize()
             return int(node.state[LENT])
 
+        most = run.dense.node.limits.max_sources
+        told = fixed.results(run.dense.shuffle, Topology(1, num_ranks), most)
+        assert told is not None
+        assert told.count * told.num_bytes == node.results.num_bytes, "what explain says"
         wrong = all_calls(run)
         if lent() != (all_of := 2 * len(run.batches)):
             wrong.append(f"{lent()} is the latest that was lent, not {all_of}")

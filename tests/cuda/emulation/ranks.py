@@ -186,7 +186,7 @@ class Results:
     elsewhere = 0
 
     def __init__(self, world: World, nbytes: int) -> None:
-        self._part, self.num_bytes = -(-nbytes // ALIGNMENT) * ALIGNMENT, 0
+        self._part, self.num_bytes = -(-nbytes // ALIGNMENT) * ALIGNMENT, 2 * nbytes
         self._window = _window_allocator(world, torch.device("cpu"))(2 * self._part)
         self.bases, self._number = self._window.peer_bases.tolist(), world.get_rank()
 

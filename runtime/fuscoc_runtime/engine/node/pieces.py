@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from fuscoc_runtime.comm.results import ResultMemory
+from fuscoc_runtime.comm.results import FEW_SMS, LENT_BY_FEW, LENT_BYTES, ResultMemory
 from fuscoc_runtime.comm.windows import result_memory
 from fuscoc_runtime.engine.node.call import MAX_INPUTS
 from fuscoc_runtime.engine.node.nvlink import CudaNode
@@ -46,10 +46,6 @@ CTA_BYTES = 32 << 10
 FEW_CTAS, SMALL_CALL = 24, 8 << 20
 """Fewer CTAs move less than NVLink carries, and have kernels of their own for more than a small
 call, of so many bytes; from so many on, one does without an SM while another one plans."""
-
-FEW_SMS, LENT_BYTES, LENT_BY_FEW = 48, 64 << 20, 8 << 20
-"""Results of so many bytes and more are lent, and with fewer SMs from less on: ranks that lend meet
-before and behind, and otherwise NVLink is nearly as busy where results are staged and copied on."""
 
 PLAN_THREADS, KEPT_ENTRIES = 512, 8
 """Threads of a CTA that look at an entry each, where kernels keep no boxes; or at so many, where
