@@ -18,7 +18,7 @@ from fuscoc.explain.tiles import sizes
 from fuscoc.lang.dtypes import ITEM_BYTES, spelled
 from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.tables import titled_table
-from fuscoc_runtime.comm.results import FEW_SMS, LENT_BY_FEW, LENT_BYTES
+from fuscoc_runtime.comm.results import FEW_SMS, LENT_BYTES
 from fuscoc_runtime.engine.bounds import extents_of
 from fuscoc_runtime.engine.node.state import ALIGNMENT
 from fuscoc_runtime.face.choice import choose_triton
@@ -338,8 +338,8 @@ def _results(
     table = titled_table(title, ["part", "of"], ["bytes"])
     size = escape(f"{taken.count} × {text(taken.num_bytes)}")
     table.add_row(taken.name, escape(taken.use), size)
-    few = f"{LENT_BY_FEW >> 20} MiB with `num_sms` below {FEW_SMS}"
-    table.caption = f"Where one has {LENT_BYTES >> 20} MiB or more, {few}; beside the windows."
+    least = f"one has {LENT_BYTES >> 20} MiB or more"
+    table.caption = f"Where {least}, with `num_sms` below {FEW_SMS}; beside the windows."
     return [table]
 
 

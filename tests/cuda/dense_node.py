@@ -99,7 +99,7 @@ class Dense:
         named = os.environ.get(ARCH_VARIABLE, "sm_{}{}".format(*torch.cuda.get_device_capability()))
         variant = next(v for v in self.shuffle.cuda.variants if int(v.arch[3:]) <= int(named[3:]))
         program = node_program(self.artifact, self.shuffle, variant)
-        with mock.patch.object(pieces, "LENT_BY_FEW", 0):
+        with mock.patch.object(pieces, "LENT_BYTES", 0):
             self.node = new_node(
                 program,
                 Limits(most, capacity),

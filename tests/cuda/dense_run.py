@@ -139,7 +139,7 @@ class Run:
 
     def face(self) -> list[str]:
         """The same calls through `Shuffle`, and once more where results are lent."""
-        with mock.patch.object(pieces, "LENT_BY_FEW", 0):
+        with mock.patch.object(pieces, "LENT_BYTES", 0):
             return self._face(False) + self._face(True)
 
     def _face(self, lends: bool) -> list[str]:

@@ -40,7 +40,7 @@ class Results:
         self.rank, self.num_ranks, self.device = dist.get_rank(), dist.get_world_size(), device
         self.own = TOKENS // self.num_ranks
         self.random = torch.Generator(device).manual_seed(3 + self.rank)
-        with mock.patch.object(pieces, "LENT_BY_FEW", 0):
+        with mock.patch.object(pieces, "LENT_BYTES", 0):
             self.shuffle = self._opened(path)
         self.path = path
 
@@ -194,7 +194,7 @@ class Results:
         self.shuffle.close()
         gc.collect()
         torch.cuda.empty_cache()
-        with mock.patch.object(pieces, "LENT_BY_FEW", 0):
+        with mock.patch.object(pieces, "LENT_BYTES", 0):
             self.shuffle = self._opened(self.path)
         for _ in range(3):
             self.call(self.source())

@@ -18,13 +18,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 NUM_RESULTS = 2
 """Results of full size that there is memory for: one that is kept while the next one comes."""
 
-FEW_SMS, LENT_BYTES, LENT_BY_FEW = 48, 64 << 20, 8 << 20
-"""Results of so many bytes and more are lent, and with fewer SMs from less on: ranks that lend meet
-before and behind, and otherwise NVLink is nearly as busy where results are staged and copied on."""
+FEW_SMS, LENT_BYTES = 48, 16 << 20
+"""With fewer SMs results of so many bytes and more are lent. On all of them NVLink is nearly as
+busy where results are staged, and to have no part free then costs more than to have one gains."""
 
-LEAST_PART, PART_STEP = 8 << 20, 2 << 20
-"""Bytes of a part: PyTorch's allocator makes small segments larger than it was asked, and others of
-so many bytes."""
+LEAST_PART, PART_STEP = 12 << 20, 2 << 20
+"""Bytes of a part: below 10 MiB PyTorch's allocator makes larger segments than it was asked, and
+would find room there that peers have not mapped; others have a multiple of so many bytes."""
 
 
 class ResultMemory(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from fuscoc_runtime.comm.results import FEW_SMS, LENT_BY_FEW, LENT_BYTES, ResultMemory
+from fuscoc_runtime.comm.results import FEW_SMS, LENT_BYTES, ResultMemory
 from fuscoc_runtime.comm.windows import result_memory
 from fuscoc_runtime.engine.node.call import MAX_INPUTS
 from fuscoc_runtime.engine.node.nvlink import CudaNode
@@ -114,7 +114,7 @@ class PiecesNode(CudaNode):
         self._staging_bytes, self._max_flags = comes_back * room, comes_back * flags
         self._covers = comes_back and not self.pieces.entry_points
         is_few = schedule is not None and 0 < schedule.num_sms < FEW_SMS
-        self._lends = self._covers and bytes_sent >= (LENT_BY_FEW if is_few else LENT_BYTES)
+        self._lends = self._covers and is_few and bytes_sent >= LENT_BYTES
         super().__init__(program, limits, node_group, device, schedule)
         if self._lends and node_group is not None and self._call.num_ranks > 1:
             self.results = result_memory(bytes_sent, node_group, device)
