@@ -167,8 +167,7 @@ def _fixed_engine(
             node = triton_node(artifact, shuffle, kernels, *rest)
         ragged = ragged_evaluator(artifact, shuffle, node)
     engine = NodeEngine(shuffle, members, node, backend, ragged)
-    if options.lend_results and isinstance(node, PiecesNode):
-        node.lend_results()
+    if isinstance(node, PiecesNode):
         engine.results = node.results
     if shuffle.reply is not None:
         assert isinstance(node, TritonNode)
