@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ from fuscoc_runtime.plan.links import Link
 from tests.engine import specs
 from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
-from tests.node_triton import given_work
+from tests.node_triton import rank_work
 from tests.node_triton.given_specs import EXAMPLES
 from tests.rails import exact_work, rail_work
 
@@ -253,6 +254,6 @@ def test_slabs_of_what_crosses(pool: Pool) -> None:
 def test_lanes_of_one_host(pool: Pool) -> None:
     """None but the first."""
     path = str(specs.artifact(WIDE).path)
-    given = [(3, 12)], 1, {"topology": "2x1"}
-    found = pool.run(rail_work.on_lanes, 2, path, given_work.epochs, *given)
+    work = partial(rank_work.epochs, topology="2x1")
+    found = pool.run(rail_work.on_lanes, 2, path, work, [(3, 12)], 1)
     assert [used for _, used in found] == [1, 1]

@@ -95,7 +95,7 @@ class Shared:
 
 class ExactRails(ExactNode):
     """A shuffle among the ranks of several nodes; construction is collective over ``members``.
-    ``limits`` are of the segments that a rank takes on."""
+    ``limits`` are of the segments that a rank takes on. It ``measures`` the network, or not."""
 
     rails: Rails
 
@@ -108,10 +108,8 @@ class ExactRails(ExactNode):
         num_sms: int | None,
         measures: bool,
     ) -> None:
-        """``measures``: whether the network may be measured, for large slabs."""
         self._shuffle, self._spec, self._topology = shuffle, node, members.topology
-        self._is_one_round = members.is_one_host
-        self._num_nodes = members.topology.num_nodes
+        self._is_one_round, self._num_nodes = members.is_one_host, members.topology.num_nodes
         self._sizes = Places(shuffle, node, members.topology)
         self._places = self._sizes.first  # of the next dispatch, on all ranks
         target = shuffle.program.target
