@@ -143,7 +143,7 @@ class AnsweringRailNode(AnsweringNode, RailNode):
         come = self._asks.buffers_of(index)["weights"]
         return {**super().adopting(index, num_sources), "reply.weights": address(come)}
 
-    def _new_rails(self, members: Membership) -> Rails:
+    def _new_rails(self, members: Membership, measures: bool) -> Rails:
         return self._asks.rails
 
     def _crossing(self, shuffle: ShuffleSpec) -> None:
