@@ -24,8 +24,8 @@ from fuscoc.explain.formula import (
     with_values,
 )
 from fuscoc.lang.dtypes import ITEM_BYTES
-from fuscoc_runtime.engine.node.crossing import crossing
 from fuscoc_runtime.comm.results import NUM_RESULTS
+from fuscoc_runtime.engine.node.crossing import crossing
 from fuscoc_runtime.engine.node.slabs import (
     COUNT_BYTES,
     HEADER_BYTES,
