@@ -78,7 +78,7 @@ class RailNode(TritonNode):
         self._members = members
         given = shuffle, node, topology, limits.max_sources
         most, packing = None, None
-        if (crosses := self._crossing(shuffle)) is not None:
+        if (crosses := crossing(shuffle, topology)) is not None:
             most = int(crosses.amax())
             sizes = limits.max_sources, self._stride
             packing = Packing(shuffle, topology, members.rank, *sizes)
@@ -331,10 +331,6 @@ class RailNode(TritonNode):
 
     def _new_rails(self, members: Membership, measures: bool) -> Rails:
         return Rails(members, measures)
-
-    def _crossing(self, shuffle: ShuffleSpec) -> Tensor | None:
-        """What ranks send each other, if they alone decide it; see `crossing`."""
-        return crossing(shuffle, self._members.topology)
 
     def _may_drop(self, shuffle: ShuffleSpec, limits: Limits) -> bool:
         """Whether a point may find no slot: a given one may be none, or another's; others may be
