@@ -38,14 +38,14 @@ class Costs:
     launch: float = 5e-6
     """From the end of what a kernel waits for to its first bytes, on another stream."""
     permute: float = 0.85
-    """Part of HBM's rate that a permute of rows by ``index_select`` gets: 5.9 GB in 1753 us
+    """Part of HBM's rate that a permute of rows by ``index_select`` gets: 5.9 GB in 1754 us
     (docs/benchmarks/nvlink.md, where the time goes)."""
     reduce: float = 0.85
     """The same of an unfused weighted sum of rows: as a permute, unless a cluster knows better."""
     collective: float = 12.5e-6
     """What an unfused step (a permute, a collective) takes besides its bytes. Fitted."""
     collective_nvlink: float = 0.94
-    """Part of NVLink's rate that a collective gets: 1.4 GB in 4201 us
+    """Part of NVLink's rate that a collective gets: 1.4 GB in 4202 us
     (docs/benchmarks/nvlink.md, likewise)."""
     collective_nic: float = 1.0
     """Part of a NIC's rate that a collective over all ranks gets."""
