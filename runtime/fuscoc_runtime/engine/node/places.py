@@ -4,7 +4,7 @@ all have read."""
 from __future__ import annotations
 
 from fuscoc_runtime.engine.node.slabs import MOST_SENT, lay_out_slab, num_places
-from fuscoc_runtime.engine.sizes import worst_capacity
+from fuscoc_runtime.engine.sizes import fixed_sources, worst_capacity
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.room import num_slot_bits, room_for
 from fuscoc_runtime.topology import Topology
@@ -32,7 +32,11 @@ class Places:
 
     @property
     def first(self) -> int:
-        """What the first dispatch has."""
+        """What the first dispatch has: what all need, if no call decides that."""
+        shuffle, _, topology = self._given
+        known = fixed_sources(shuffle, topology.num_ranks)
+        if known is not None and self.are_carried(places := self.size_of(known)):
+            return places
         places = self.size_of(1)
         while 2 * places <= FIRST_SOURCES and self._sent(2 * places) <= FIRST_SENT:
             if not self.are_carried(2 * places):
