@@ -34,6 +34,7 @@ from fuscoc_runtime.engine.node.triton_memory import (
     uploaded,
 )
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
+from fuscoc_runtime.engine.relation import Ragged
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.kernels.commands import carry_out
 from fuscoc_runtime.kernels.loader import address
@@ -174,11 +175,13 @@ class ExactNode:
         num_slots: int,
         work: Work,
         faults: Tensor | None = None,
+        ragged: Ragged | None = None,
     ) -> Known | Planned | FuscoRuntimeError:
         """Plan a dispatch, the ``number``-th, and move its rows; see ``TritonNode.dispatch``.
 
         ``work`` is that of ``new_work``. This rank refuses the call if ``faults``, int64 [1], is
-        above 0, which nobody has looked at yet.
+        above 0, which nobody has looked at yet. ``ragged``: where the segments of a ragged domain
+        are.
 
         Returns what was planned instead of a routing if nothing was moved: a rank refuses the call,
         for points that cannot be moved among other reasons, there are more slots than may be, or
@@ -192,6 +195,7 @@ class ExactNode:
         values = program.given(inputs, extents) | {"num_slots": num_slots}
         columns = program.shuffle.program.relation.addresses
         values |= zip(columns, map(address, segments), strict=True)
+        values |= {} if ragged is None else ragged.addresses
         launched = Launched(
             ENTRY, num_sources, buffers["codes"], buffers["key_counts"], buffers["key_starts"],
             buffers["routing"], weights, num_slots=num_slots,

@@ -44,6 +44,7 @@ from fuscoc_runtime.engine.node.triton_memory import (
     new_segments,
 )
 from fuscoc_runtime.engine.node.triton_program import COMBINED
+from fuscoc_runtime.engine.relation import Ragged
 from fuscoc_runtime.errors import FuscoRuntimeError, PreparationError
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
@@ -58,11 +59,13 @@ class RailKnown(Known):
     Attributes:
         work: memory of the dispatch, with places for as many segments of every rank.
         inputs, extents: of the relation, by name; no caller changes them.
+        ragged: where the segments of a ragged domain are.
     """
 
     work: RailWork
     inputs: Mapping[str, Tensor]
     extents: Mapping[str, int]
+    ragged: Ragged | None
 
     @property
     def num_sources(self) -> int:
@@ -72,7 +75,8 @@ class RailKnown(Known):
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [*super().tensors, *self.work.tensors, *self.inputs.values()]
+        tables = () if self.ragged is None else vars(self.ragged).values()
+        return [*super().tensors, *self.work.tensors, *self.inputs.values(), *tables]
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +156,7 @@ class ExactRails(ExactNode):
         num_slots: int,
         work: Work,
         faults: Tensor | None = None,
+        ragged: Ragged | None = None,
     ) -> Known | Planned | FuscoRuntimeError:
         """See `ExactNode.dispatch`. ``weights`` are sent with the rows.
 
@@ -165,7 +170,7 @@ class ExactRails(ExactNode):
             name: each.clone() for name, each in zip(program.inputs, inputs, strict=True)
         }
         sizes = dict(zip(program.extents, extents, strict=True))
-        given = self._given(source, kept, sizes, weights)
+        given = self._given(source, kept, sizes, weights, ragged)
         while True:
             fits = num_sources <= work.places
             packed, says = (num_sources, 0) if fits else (0, num_sources)
@@ -199,7 +204,7 @@ class ExactRails(ExactNode):
         launched = self._launched(work, num_sources, weights is not None, slots)
         return RailKnown(
             launched, number, planned.slots, planned.sources, planned.num_rows, work.segments,
-            work.buffers["first_slots"], work, kept, sizes,
+            work.buffers["first_slots"], work, kept, sizes, ragged,
         )  # fmt: skip
 
     def dispatch_again(
@@ -212,7 +217,7 @@ class ExactRails(ExactNode):
         tag = _tag(number, known.number, weights is not None)
         slots = known.launched.num_slots
         call = RailCall(tag, known.number, known.num_sources, num_slots=slots)
-        given = self._given(source, known.inputs, known.extents, weights)
+        given = self._given(source, known.inputs, known.extents, weights, known.ragged)
         self._begin(work)
         self._follow_up(known, work, call, given)
         launched = self._launched(work, known.num_sources, weights is not None, slots)
@@ -352,6 +357,7 @@ class ExactRails(ExactNode):
         inputs: Mapping[str, Tensor],
         extents: Mapping[str, int],
         weights: Tensor | None,
+        ragged: Ragged | None,
     ) -> dict[str, int]:
         """The arguments of a dispatch, as kernels are given them."""
         program = self._shuffle.program
@@ -359,6 +365,7 @@ class ExactRails(ExactNode):
             [inputs[name] for name in program.inputs], [extents[name] for name in program.extents]
         )
         given |= self._program.fields_left(source)
+        given |= {} if ragged is None else ragged.addresses
         if weights is not None:
             given["own_weights"] = address(weights)
         self._begun = self._program.bits_of_cells(source)  # until all is launched

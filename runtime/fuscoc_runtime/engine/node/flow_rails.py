@@ -28,6 +28,7 @@ from fuscoc_runtime.engine.node.rail_calls import RailCall, RailCalls, RailWork
 from fuscoc_runtime.engine.node.report import Planned
 from fuscoc_runtime.engine.node.ways import find_ways
 from fuscoc_runtime.engine.probe import link_between
+from fuscoc_runtime.engine.relation import Ragged
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
@@ -115,10 +116,11 @@ class FlowRails(ExactRails):
         num_slots: int,
         work: Work,
         faults: Tensor | None = None,
+        ragged: Ragged | None = None,
     ) -> Known | Planned | FuscoRuntimeError:
         """See `ExactRails.dispatch`."""
         made = super().dispatch(
-            number, source, inputs, extents, num_sources, weights, num_slots, work, faults
+            number, source, inputs, extents, num_sources, weights, num_slots, work, faults, ragged
         )
         if not isinstance(made, RailKnown):
             return made
