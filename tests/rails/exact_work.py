@@ -14,7 +14,7 @@ import torch
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.node import exact_rails, places
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
-from fuscoc_runtime.engine.node.flow_rails import FlowRails
+from fuscoc_runtime.engine.node.flow_rails import FlowRails, have_ways
 from fuscoc_runtime.engine.node.rail_calls import RailCalls
 from fuscoc_runtime.engine.node.report import Report
 from fuscoc_runtime.face.shuffle import Shuffle
@@ -30,8 +30,7 @@ def open_shuffle(group: Any, artifact: str, topology: str, **options: Any) -> Sh
         shuffle = rank_work.open_shuffle(group, artifact, topology=topology, **options)
     node, rules = shuffle.engine.node, shuffle.spec.program.exchange
     assert isinstance(node, ExactRails)
-    has_policy = rules.forwarder != "static" or rules.schedule != "pairwise"
-    assert isinstance(node, FlowRails) == has_policy
+    assert isinstance(node, FlowRails) == have_ways(rules, shuffle.topology)
     return shuffle
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +23,7 @@ from tests.node_triton import given_mistakes, given_work
 from tests.node_triton.given_specs import EXAMPLES
 from tests.node_triton.test_any_spec import STATEFUL, Ranks, compiled
 from tests.node_triton.test_given_slots import LONG_PAGES
-from tests.rails import rail_work
+from tests.rails import exact_work, rail_work
 from tests.specs import EXAMPLES as EXAMPLE_FILES
 
 NAMES = (
@@ -199,7 +200,9 @@ def ranks() -> Iterator[Ranks]:
     found.close()
 
 
-def check_layout(ranks: Ranks, data: st.DataObject, topologies: list[str]) -> None:
+def check_layout(
+    ranks: Ranks, data: st.DataObject, topologies: list[str], is_exact: bool = False
+) -> None:
     topology = Topology.parse(data.draw(st.sampled_from(topologies)))
     text = data.draw(layouts(topology.num_ranks))
     shuffle = compiled(text).shuffle()
@@ -208,8 +211,13 @@ def check_layout(ranks: Ranks, data: st.DataObject, topologies: list[str]) -> No
     given = generate(shuffle, topology, 1, data.draw(st.integers(0, 9)))
     expected = expect(shuffle, given)
     most = len(expected.rows[0].written)  # as on every rank
-    options = {"max_sources": most, "topology": str(topology)}
-    assert not ranks.run(topology.num_ranks, compiled(text), given, expected, options)
+    options: dict[str, Any] = {"topology": str(topology)}
+    arguments = compiled(text), given, expected
+    if is_exact:
+        found = ranks.run(topology.num_ranks, *arguments, options, exact_work.open_shuffle)
+    else:
+        found = ranks.run(topology.num_ranks, *arguments, {"max_sources": most, **options})
+    assert not found
 
 
 @given(data=st.data())
