@@ -25,9 +25,10 @@ from tests.waits import host_waits
 Given = dict[str, Any]
 
 
-def given_of(data: RankData) -> Given:
+def given_of(shuffle: Shuffle, data: RankData) -> Given:
     """The arguments of a dispatch."""
-    return {**data.source, **data.inputs, **data.extents}
+    tensors = {**data.source, **data.inputs}
+    return {name: each.to(shuffle.device) for name, each in tensors.items()} | {**data.extents}
 
 
 def launched(group: Any, artifact: str, topology: str, num_calls: int) -> list[tuple[int, int]]:
@@ -46,7 +47,7 @@ def waits(group: Any, artifact: str, topology: str, sizes: Sequence[int]) -> lis
     and the combine of that."""
     shuffle = open_shuffle(group, artifact, topology)
     data = batch(shuffle.spec, sizes, 1)[shuffle.rank]
-    given, found = given_of(data), []
+    given, found = given_of(shuffle, data), []
 
     def call(make: Callable[[], Any]) -> Any:
         with host_waits() as waited:
@@ -65,25 +66,26 @@ def waits(group: Any, artifact: str, topology: str, sizes: Sequence[int]) -> lis
 
 
 def handles_last(
-    group: Any, artifact: str, topology: str, batches: Sequence[Sequence[int]]
+    group: Any, artifact: str, topology: str, batches: Sequence[Sequence[int]], **options: Any
 ) -> None:
     """Other rows along routings of calls of these sizes, the latest first, each there and back, and
     then the older handle once more; what calls were given is changed behind them."""
-    shuffle = open_shuffle(group, artifact, topology)
+    shuffle = open_shuffle(group, artifact, topology, **options)
     held = []
     for number, sizes in enumerate(batches):
         ranks = batch(shuffle.spec, sizes, number)
         mine = ranks[shuffle.rank]
-        inputs = {name: each.clone() for name, each in mine.inputs.items()}
-        _, handle = shuffle.dispatch(**mine.source, **inputs, **mine.extents)
+        given = given_of(shuffle, mine)
+        inputs = {name: given[name].clone() for name in mine.inputs}
+        _, handle = shuffle.dispatch(**given | inputs)
         for each in inputs.values():
             each.fill_(-1)
         held.append((ranks, handle))
     for number, (ranks, handle) in [*enumerate(held)][::-1]:
         others = _with_other_rows(shuffle, ranks, 100 + number)
         mine = others[shuffle.rank]
-        numbers = {name: mine.inputs[name] for name in shuffle.spec.program.numbers}
-        rows, again = shuffle.dispatch(**mine.source, **numbers, handle=handle)
+        given, names = given_of(shuffle, mine), [*mine.source, *shuffle.spec.program.numbers]
+        rows, again = shuffle.dispatch(**{name: given[name] for name in names}, handle=handle)
         _check(shuffle, others, rows, again)
         _check(shuffle, others, rows, handle)
     shuffle.check()
@@ -108,19 +110,22 @@ def _check(shuffle: Shuffle, ranks: Sequence[RankData], given: Any, handle: Any)
     check_rows(own, rows, handle)
     if expected.results is None:
         return
-    worked = work_on(spec, own.fields, own.written, slot_keys(own))
+    fields = {name: each.to(shuffle.device) for name, each in own.fields.items()}
+    worked = work_on(spec, fields, own.written, slot_keys(own))
     outputs = filled_up(worked, handle.num_slots)
     result = by_field(shuffle.combine(outputs, handle), next(iter(outputs)))
     check_result(expected.results[shuffle.rank], result)
 
 
-def gradients(group: Any, artifact: str, topology: str, sizes: Sequence[int]) -> None:
+def gradients(
+    group: Any, artifact: str, topology: str, sizes: Sequence[int], **options: Any
+) -> None:
     """Through two layers, each of which copies what it sends back; segments that went nowhere come
     back as 0."""
-    shuffle = open_shuffle(group, artifact, topology)
+    shuffle = open_shuffle(group, artifact, topology, **options)
     data = batch(shuffle.spec, sizes, 1)[shuffle.rank]
-    [(name, values)] = data.source.items()
-    others = {key: each for key, each in given_of(data).items() if key != name}
+    others, [name] = given_of(shuffle, data), data.source
+    values = others.pop(name)
     rows, handle = shuffle.dispatch(values, **others)
     goes = shuffle.combine(torch.ones_like(rows), handle)
     x = values.clone().requires_grad_()
@@ -176,18 +181,24 @@ MISTAKES: Mapping[str, Callable[[Given], None]] = {
 
 
 def mistaken(
-    group: Any, artifact: str, topology: str, sizes: Sequence[int], names: Sequence[str], ours: bool
+    group: Any,
+    artifact: str,
+    topology: str,
+    sizes: Sequence[int],
+    names: Sequence[str],
+    ours: bool,
+    **options: Any,
 ) -> list[str]:
     """The last rank makes mistakes of these ``names``, one after the other, each between calls that
     are whole; what is said, by these kernels if they are ``ours``, or the general engine."""
     opened = open_shuffle if ours else _general
-    shuffle, said = opened(group, artifact, topology), []
+    shuffle, said = opened(group, artifact, topology, **options), []
     for number, name in enumerate(names):
         ranks = batch(shuffle.spec, sizes, number)
         mine = ranks[shuffle.rank]
-        rows, handle = shuffle.dispatch(**given_of(mine))
+        rows, handle = shuffle.dispatch(**given_of(shuffle, mine))
         held = {each: rows_of.clone() for each, rows_of in _named(shuffle, rows).items()}
-        bad, [field] = given_of(mine), mine.source
+        bad, [field] = given_of(shuffle, mine), mine.source
         bad[ROWS] = bad.pop(field)
         if shuffle.rank == shuffle.topology.num_ranks - 1:
             MISTAKES[name](bad)
@@ -211,4 +222,4 @@ def one_dies(group: Any, artifact: str, topology: str, sizes: Sequence[int]) -> 
     """The last rank ends without a word; what the others say, and what of a further call."""
     shuffle = open_shuffle(group, artifact, topology)
     data = batch(shuffle.spec, sizes, 1)[shuffle.rank]
-    return last_ends(shuffle, given_of(data))
+    return last_ends(shuffle, given_of(shuffle, data))

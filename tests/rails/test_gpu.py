@@ -8,7 +8,7 @@ import pytest
 
 from tests.gpus import need_gpus, torchrun
 from tests.node_exact import models as exact
-from tests.rails import exact_gpu_run, given_gpu_run
+from tests.rails import exact_gpu_run, exact_pieces_gpu_run, given_gpu_run
 from tests.rails.models import compile_all
 
 
@@ -53,3 +53,18 @@ def test_exact_sizes(options: list[str], tmp_path: Path) -> None:
     exact_gpu_run.compile_all(tmp_path)
     options = [str(tmp_path), "--topology", "2x1", *options]
     torchrun(2, "tests/rails/exact_gpu_run.py", *options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("topology", "options"),
+    [("2x1", []), ("2x1", ["--one-host"]), ("2x2", ["--one-host"])],
+    ids=["2x1", "2x1 on one host", "2x2 on one host"],
+)
+def test_exact_sizes_of_pieces(topology: str, options: list[str], tmp_path: Path) -> None:
+    """And of static shuffles, and of ragged sources."""
+    num_ranks = 2 if topology == "2x1" else 4
+    need_gpus(num_ranks)
+    exact_pieces_gpu_run.compile_all(tmp_path)
+    options = [str(tmp_path), "--topology", topology, *options]
+    torchrun(num_ranks, "tests/rails/exact_pieces_gpu_run.py", *options)
