@@ -30,6 +30,7 @@ from fuscoc_runtime.engine.node.rail_calls import (
     RailCalls,
     RailWork,
     Submitted,
+    call_tag,
     new_work,
 )
 from fuscoc_runtime.engine.node.rail_commands import PointExchange, gather_in_node
@@ -174,7 +175,7 @@ class ExactRails(ExactNode):
         while True:
             fits = num_sources <= work.places
             packed, says = (num_sources, 0) if fits else (0, num_sources)
-            tag = _tag(number, number, weights is not None)
+            tag = call_tag(number, number, weights is not None)
             call = RailCall(tag, None, packed, says, num_slots)
             self._begin(work, faults)
             planned = self._start(work, call, given)
@@ -214,7 +215,7 @@ class ExactRails(ExactNode):
         travels with them."""
         assert isinstance(known, RailKnown)
         work = self._new_work(known.num_sources, known.work.places)
-        tag = _tag(number, known.number, weights is not None)
+        tag = call_tag(number, known.number, weights is not None)
         slots = known.launched.num_slots
         call = RailCall(tag, known.number, known.num_sources, num_slots=slots)
         given = self._given(source, known.inputs, known.extents, weights, known.ragged)
@@ -287,7 +288,7 @@ class ExactRails(ExactNode):
 
     def refuse_dispatch(self, number: int) -> None:
         """Take the turn of a dispatch that plans without joining it."""
-        self._refuse(self._places, RailCall(_tag(number, number), None, 0, says=-1))
+        self._refuse(self._places, RailCall(call_tag(number, number), None, 0, says=-1))
 
     def refuse_again(self, number: int, known: Known | None) -> None:
         """Take the turn of a dispatch along a routing without joining it. The others get a handle,
@@ -295,7 +296,7 @@ class ExactRails(ExactNode):
         self.is_out_of_step = True
         if known is not None:
             assert isinstance(known, RailKnown)
-            call = RailCall(_tag(number, known.number), known.number, 0, says=-1)
+            call = RailCall(call_tag(number, known.number), known.number, 0, says=-1)
             self._refuse(known.work.places, call, known)
 
     def refuse_combine(self, known: Known | None) -> None:
@@ -497,9 +498,3 @@ class ExactRails(ExactNode):
     def _meet(self) -> None:
         # To allocate is collective inside the node, and of what is between nodes nobody waits.
         self._allocate(1)
-
-
-def _tag(number: int, known: int, has_weights: bool = False) -> int:
-    """What the slabs of dispatch ``number`` along the routing of another are told by. Ranks that
-    differ in whether weights travel with the rows are found out: combines would send others."""
-    return has_weights << 62 | known << 32 | number

@@ -85,6 +85,12 @@ class RailCall:
     num_slots: int = 0
 
 
+def call_tag(number: int, known: int, has_weights: bool = False) -> int:
+    """What the slabs of dispatch ``number`` along the routing of another are told by. Ranks that
+    differ in whether weights travel with the rows are found out: combines would send others."""
+    return has_weights << 62 | known << 32 | number
+
+
 class RailCalls:
     """Calls with so many places, in windows and slabs as they are now."""
 
