@@ -12,7 +12,7 @@ from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
-from tests.node_triton.given_specs import EXAMPLES, example
+from tests.node_triton.given_specs import EXAMPLES, TEXTS, example
 from tests.node_triton.test_any_spec import STATEFUL, Ranks
 from tests.rails import exact_given_work, exact_pieces_work
 from tests.rails.test_any_spec import GPU
@@ -22,10 +22,6 @@ from tests.rails.test_rails import check_that_the_last_is_named
 __all__ = ["ranks"]  # a fixture
 
 NIGHTLY = pytest.mark.nightly
-LARGER = pytest.param("2x2", marks=NIGHTLY)
-TEXTS = example(
-    "ragged_text", ("const width = 1024, buckets = 64", "const width = 6, buckets = 8")
-).split("// The lengths")[0]
 FFT = EXAMPLES["fft_transpose"].text
 PATCHES = EXAMPLES["vit_patches"]
 SPECS = {**{name: small.text for name, small in EXAMPLES.items()}, "ragged_text": TEXTS}
@@ -104,13 +100,15 @@ def test_where_the_host_waits(pool: Pool, name: str) -> None:
         assert len(sizes) == (name == "ragged_text"), sizes
 
 
-@pytest.mark.parametrize("topology", ["2x1", LARGER])
 @pytest.mark.parametrize(
-    "name",
+    ("name", "topology"),
     [
-        "fft_transpose", "ragged_text", pytest.param("vit_patches", marks=NIGHTLY),
-        pytest.param("kv_long_pages", marks=NIGHTLY),
-        "vit_patches_normalised by a call",
+        ("fft_transpose", "2x1"), ("ragged_text", "2x1"),
+        *(pytest.param("ragged_text", topology, marks=NIGHTLY) for topology in ("1x2", "2x2")),
+        *(pytest.param("vit_patches", topology, marks=NIGHTLY) for topology in ("2x1", "2x2")),
+        pytest.param("kv_long_pages", "2x1", marks=NIGHTLY),
+        ("vit_patches_normalised by a call", "2x1"),
+        pytest.param("vit_patches_normalised by a call", "1x2", marks=NIGHTLY),
     ],
 )  # fmt: skip
 def test_handles_last(pool: Pool, name: str, topology: str) -> None:
@@ -119,8 +117,15 @@ def test_handles_last(pool: Pool, name: str, topology: str) -> None:
     pool.run(exact_pieces_work.handles_last, num_ranks, path(SPECS[name]), topology, batches)
 
 
-@pytest.mark.parametrize("topology", ["2x1", LARGER])
-@pytest.mark.parametrize("name", ["fft_transpose", "ragged_text"])
+@pytest.mark.parametrize(
+    ("name", "topology"),
+    [
+        ("fft_transpose", "2x1"), ("ragged_text", "2x1"),
+        pytest.param("fft_transpose", "2x2", marks=NIGHTLY),
+        pytest.param("ragged_text", "2x2", marks=NIGHTLY),
+        pytest.param("ragged_text", "1x2", marks=NIGHTLY),
+    ],
+)  # fmt: skip
 def test_gradients(pool: Pool, name: str, topology: str) -> None:
     num_ranks = ranks_of(topology)
     sizes = (2, 3, 0, 1)[:num_ranks]
@@ -134,8 +139,14 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("topology", ["2x1", LARGER])
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize(
+    ("name", "topology"),
+    [
+        *((name, "2x1") for name in MISTAKES),
+        ("ragged_text", "1x2"),
+        *(pytest.param(name, "2x2", marks=NIGHTLY) for name in MISTAKES),
+    ],
+)
 def test_mistakes(pool: Pool, name: str, topology: str) -> None:
     """All ranks raise what the general engine raises, and nothing has moved."""
     num_ranks, names = ranks_of(topology), MISTAKES[name]
@@ -148,7 +159,7 @@ def test_mistakes(pool: Pool, name: str, topology: str) -> None:
         assert [each == "no error" for each in said] == [False] * len(names) + [True]
 
 
-@pytest.mark.parametrize("topology", ["2x1", LARGER])
+@pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
 @pytest.mark.parametrize("name", ["fft_transpose", "ragged_text"])
 def test_a_rank_that_dies_is_named(name: str, topology: str) -> None:
     num_ranks, work = ranks_of(topology), exact_pieces_work.one_dies
