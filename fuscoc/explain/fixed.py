@@ -24,12 +24,14 @@ from fuscoc.explain.formula import (
     with_values,
 )
 from fuscoc.lang.dtypes import ITEM_BYTES
+from fuscoc_runtime.engine.node.crossing import crossing
 from fuscoc_runtime.engine.node.slabs import (
     COUNT_BYTES,
     HEADER_BYTES,
     POINT_BYTES,
     STEP,
     num_columns,
+    num_places,
     places_step,
     room_for_places,
     table_bytes,
@@ -90,7 +92,8 @@ def _slabs(
     shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, segments: Formula
 ) -> tuple[Part, ...]:
     nodes, target = topology.num_nodes, shuffle.program.buffers["target"]
-    places = _places(shuffle, node, segments)
+    places = _slab_places(shuffle, node, topology, segments)
+    of_own_node = product(_places(shuffle, node, segments), shuffle.program.fanout * POINT_BYTES)
     # Before each point, of its key and, for a compact target, of its rank; then tile by tile.
     per_point = COUNT_BYTES * shuffle.program.fanout
     counted = list[Formula]()
@@ -103,13 +106,11 @@ def _slabs(
     rows = (_rounded(product(places, each.num_elems * ITEM_BYTES[each.dtype])) for each in target)
     points = _rounded(product(places, shuffle.program.fanout * POINT_BYTES))
     back = (_rounded(product(places, each)) for each in (FLAG_BYTES, node.partial_bytes))
+    forth = _sum(HEADER_BYTES, points, *map(_rounded, counted), *rows)
+    if _crosses(shuffle, topology) is not None:
+        forth = arithmetic("max", forth, _rounded(_sum(HEADER_BYTES, of_own_node)))
     return (
-        Part(
-            "slabs",
-            "segments to every node, and what comes",
-            _sum(HEADER_BYTES, points, *map(_rounded, counted), *rows),
-            2 * nodes,
-        ),
+        Part("slabs", "segments to every node, and what comes", forth, 2 * nodes),
         Part(
             "slabs back", "sums to every node, and what comes", _sum(HEADER_BYTES, *back), 2 * nodes
         ),
@@ -158,9 +159,9 @@ def _window(
         use = f"sums of another rank for every segment, {node.partial_bytes:,} bytes"
         staged: Formula = segments
         if nodes > 1:
-            places = _places(shuffle, node, segments)
+            places = _slab_places(shuffle, node, topology, segments)
             others = product(nodes - 1, _staged_places(places, ranks, nodes, node.partial_bytes))
-            staged = arithmetic("+", places, others)
+            staged = arithmetic("+", _places(shuffle, node, segments), others)
         yield Part("staging", use, product(ranks - 1, node.partial_bytes, staged))
     points = product(sources, program.fanout, node.point_bytes(nodes))
     yield Part("points", "slots and weights of every point, for every handle", points, ENTRIES)
@@ -196,9 +197,23 @@ def _slots(shuffle: ShuffleSpec, topology: Topology, segments: Formula) -> Formu
 
 
 def _places(shuffle: ShuffleSpec, node: NodeSpec, segments: Formula) -> Formula:
-    """Places of a slab for so many segments."""
+    """`slabs.num_places` as a formula."""
     step = places_step(shuffle, node)
     return product(step, arithmetic("cdiv", segments, step))
+
+
+def _slab_places(
+    shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, segments: Formula
+) -> Formula:
+    """`slabs.slab_places` likewise, with as many as cross."""
+    places, crosses = _places(shuffle, node, segments), _crosses(shuffle, topology)
+    return places if crosses is None else least(places, num_places(shuffle, node, crosses))
+
+
+def _crosses(shuffle: ShuffleSpec, topology: Topology) -> int | None:
+    """The most segments that go from any rank to any other node, if ranks alone decide it."""
+    found = crossing(shuffle, topology)
+    return None if found is None else int(found.amax())
 
 
 def _staged_places(places: Formula, ranks: int, nodes: int, partial_bytes: int) -> Formula:

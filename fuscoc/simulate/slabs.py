@@ -3,7 +3,7 @@ of one node for what they bring (``fuscoc_runtime/engine/node/rails.py``).
 
 Every rank packs a slab for each other node and sends it to the rank of its own place there, which
 takes the segments on as if they were its own; what stays in its node is moved from where it lies.
-All slabs have one size, and everything is in one stream, so nothing is hidden behind the wire. A
+Sizes of slabs are fixed, and everything is in one stream, so nothing is hidden behind the wire. A
 combine sends slabs of sums back the same way.
 """
 
@@ -34,18 +34,23 @@ assigning; moving. Since then packing evaluates the relation and counts. A combi
 the wire and one behind it."""
 
 
-def slab_bytes(program: Program, counts: Counts) -> tuple[int, int]:
-    """Of a slab of dispatch and of one of combine: a place for every segment of the rank that has
-    most. Counts of keys, a few kilobytes, are left out.
+def slab_bytes(program: Program, counts: Counts) -> tuple[Int64Array, Int64Array]:
+    """Of the slabs that each rank sends each node in a dispatch and in a combine, [R, N]: a place
+    for every segment of the rank that has most; of a static shuffle with given slots for those that
+    cross. Counts of keys, a few kilobytes, are left out.
 
     Raises SimulationError where the runtime would take exact sizes.
     """
-    places = int(counts.sources.max(initial=0))
-    counted = COUNT_BYTES * (program.target.kind == "packed")
-    point = program.fanout * (POINT_BYTES + counted)
+    is_dense = program.target.kind == "dense"
+    places = np.full_like(counts.flows, counts.sources.max(initial=0))
+    if program.is_static and is_dense:
+        places = counts.flows
+    point = program.fanout * (POINT_BYTES + COUNT_BYTES * (not is_dense))
     forth = HEADER_BYTES + places * (row_bytes(program.buffers["slices"]) + point)
     back = HEADER_BYTES + places * (row_bytes(program.buffers.get("staging", ())) + FLAG_BYTES)
-    sent = forth * (counts.topology.num_nodes - 1)
+    own = np.arange(len(places)) // counts.topology.ranks_per_node
+    forth[np.arange(len(places)), own] = back[np.arange(len(places)), own] = 0
+    sent = int(forth.sum(axis=1).max())
     if sent > MAX_SLAB_BYTES:
         raise SimulationError(
             f"slabs of fixed capacity would be {human_bytes(sent)} a rank and call, and beyond "
@@ -56,7 +61,8 @@ def slab_bytes(program: Program, counts: Counts) -> tuple[int, int]:
 
 def num_bytes(program: Program, counts: Counts) -> int:
     """Of all slabs of a rank."""
-    return 2 * counts.topology.num_nodes * sum(slab_bytes(program, counts))
+    largest = sum(int(each.max()) for each in slab_bytes(program, counts))
+    return 2 * counts.topology.num_nodes * largest
 
 
 def taken_on(counts: Counts) -> Counts:
@@ -137,14 +143,15 @@ class Slabs:
         latency = number * self._wires.cluster.costs.slab_kernel
         return self._builder.add(self._ranks, "kernels", (name,), latency)
 
-    def _cross(self, ready: Int64Array, size: int) -> Int64Array:
-        """Slabs to all ranks of a rail at once, behind ``ready`` [R]; done by rank, [R]."""
+    def _cross(self, ready: Int64Array, sizes: Int64Array) -> Int64Array:
+        """Slabs of so many bytes [R, N] to all ranks of a rail at once, behind ``ready`` [R]; done
+        by rank, [R]."""
         builder, topology = self._builder, self._counts.topology
         n, m = topology.num_nodes, topology.ranks_per_node
         sender, node = np.nonzero(self._ranks[:, None] // m != np.arange(n))
         receiver = node * m + sender % m
         ids = builder.add(sender, "wire 0", ("slabs",), self._wires.cluster.latency)
-        self._wires.network(ids, sender, receiver, np.full(len(ids), float(size)))
+        self._wires.network(ids, sender, receiver, sizes[sender, node].astype(np.float64))
         done = builder.add(self._ranks)
         for rank in (sender, receiver):
             builder.after(ready[rank], ids)

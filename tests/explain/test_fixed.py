@@ -20,7 +20,8 @@ from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.liveness import Liveness, this_process
 from fuscoc_runtime.comm.requests import Window
 from fuscoc_runtime.engine.node import slabs
-from fuscoc_runtime.engine.node.slabs import new_slab_memory, num_places
+from fuscoc_runtime.engine.node.crossing import crossing
+from fuscoc_runtime.engine.node.slabs import new_slab_memory, num_places, slab_places
 from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.engine.node.triton_memory import TritonMemory
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
@@ -94,9 +95,12 @@ def _allocated(
     topology, most = members.topology, limits.max_sources
     node = choose_triton(shuffle, topology, most)
     assert not isinstance(node, str), node
-    slab_bytes = 0
+    slab_bytes, places = 0, None
     if topology.num_nodes > 1:
-        slab_bytes = new_slab_memory(shuffle, node, topology, most, CPU).num_bytes
+        found = crossing(shuffle, topology)
+        crosses = None if found is None else int(found.amax())
+        slab_bytes = new_slab_memory(shuffle, node, topology, most, CPU, crosses).num_bytes
+        places = slab_places(shuffle, node, most, crosses)
         limits = replace(limits, max_sources=topology.num_nodes * num_places(shuffle, node, most))
     program = TritonProgram(opened, shuffle, node, members)
     taken = []
@@ -106,7 +110,7 @@ def _allocated(
         bases = torch.zeros(topology.ranks_per_node, dtype=torch.int64)
         return Window(torch.empty(num_bytes, dtype=torch.uint8), bases)
 
-    TritonMemory(program, limits, allocate, limits.num_entries)
+    TritonMemory(program, limits, allocate, limits.num_entries, slab_places=places)
     return taken[0], slab_bytes
 
 

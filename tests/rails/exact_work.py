@@ -34,6 +34,12 @@ def open_shuffle(group: Any, artifact: str, topology: str, **options: Any) -> Sh
     return shuffle
 
 
+def open_in_rounds(group: Any, artifact: Any, topology: str, **options: Any) -> Shuffle:
+    """The same, whose slabs travel in several rounds."""
+    with several_hosts():
+        return open_shuffle(group, artifact, topology, **options)
+
+
 def with_few_places(group: Any, *arguments: Any, name: str, **options: Any) -> Any:
     """What `node_exact/rank_work.py` has by that name."""
     with mock.patch.object(places, "FIRST_SOURCES", 1):

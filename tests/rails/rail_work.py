@@ -16,16 +16,19 @@ from unittest import mock
 import torch
 
 from fuscoc_runtime.comm.rails import Rails
+from fuscoc_runtime.demo.generate import source_shape
 from fuscoc_runtime.engine.node import slabs
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face.shuffle import Shuffle
+from fuscoc_runtime.scalar import Scope, builtin_extents
 from tests.node_triton import given_work, rank_work
 from tests.node_triton.rank_work import batch, run, said_by
 from tests.waits import host_waits
 
 HIDDEN, KEYS, TOPK = 24, 12, 3
 """Of ``specs.routed()``."""
+Opens = Callable[..., Shuffle]
 
 
 @contextmanager
@@ -297,6 +300,68 @@ def in_rounds(
     """As ``given_work.epochs``, in rounds."""
     work = partial(given_work.epochs, group, artifact, batches, 1, options)
     return _rounds(group, artifact, work, options)
+
+
+def open_in_rounds(group: Any, artifact: Any, **options: Any) -> Shuffle:
+    """A shuffle whose slabs travel in several rounds."""
+    with several_hosts():
+        return open_shuffle(group, artifact, **options)
+
+
+def weighed(group: Any, artifact: str, options: Mapping[str, Any], opens: Opens) -> list[str]:
+    """Sums of rows that go to three slots each, by weights that dispatch is given; gradients of
+    rows and of weights. Then the last rank refuses a dispatch, and a combine of the next; what is
+    said on every rank, and in which sums something is lost."""
+    shuffle = opens(group, artifact, **options)
+    rank, num_ranks = shuffle.rank, shuffle.topology.num_ranks
+    random = torch.Generator().manual_seed(rank)
+    shape = source_shape(shuffle.spec, Scope(builtin_extents(rank, num_ranks)))
+    x, given = (
+        torch.rand((*shape, last), generator=random).requires_grad_() for last in (HIDDEN, TOPK)
+    )
+    rows, handle = shuffle.dispatch(x, w=given)
+    result = shuffle.combine(rows, handle)
+    torch.testing.assert_close(result, x * given.sum(-1, keepdim=True))
+    back = torch.rand(result.shape, generator=random)
+    result.backward(back)
+    torch.testing.assert_close(x.grad, back * given.detach().sum(-1, keepdim=True))
+    of_weights = (back * x.detach()).sum(-1, keepdim=True).expand_as(given)
+    torch.testing.assert_close(given.grad, of_weights)
+    shuffle.check()
+
+    x, given = x.detach(), given.detach()
+    sums = x * given.sum(-1, keepdim=True)
+    refuses = rank == num_ranks - 1
+    said, lost = list[str](), list[bool]()
+    rows, handle = shuffle.dispatch(x, w=given)
+    if refuses:
+        said.append(said_by(lambda: shuffle.combine(torch.rand(1, 7), handle)))
+    else:
+        result = shuffle.combine(rows, handle)
+        is_lost = result.isnan().any(-1)
+        torch.testing.assert_close(result[~is_lost], sums[~is_lost])
+        lost = is_lost.flatten().tolist()
+    said.append(said_by(shuffle.check))
+    rows, handle = shuffle.dispatch(x, w=given)
+    torch.testing.assert_close(shuffle.combine(rows, handle), sums)
+    wrong = x[..., 1:].contiguous() if refuses else x
+    said.append(said_by(lambda: shuffle.dispatch(wrong, w=given)))
+    said.append(said_by(shuffle.check))
+    return [*said, "".join(".x"[each] for each in lost)]
+
+
+def bytes_sent(group: Any, artifact: str, options: Mapping[str, Any]) -> list[int]:
+    """By node, in all rounds of a dispatch."""
+    node = open_in_rounds(group, artifact, **options).engine.node
+    assert isinstance(node, RailNode)
+    memory, made = node._slabs.memory, node._slabs
+    sent = [0] * node._num_nodes
+    for each in made.rounds:
+        started = node.rails.between(memory.out, memory.landed, made.ranges(each))
+        for rows in started.sends:
+            to = node._members.topology.node(rows.peer)
+            sent[to] += sum(field.nbytes for field in rows.fields)
+    return sent
 
 
 def _rounds(group: Any, artifact: str, work: Callable[[], None], options: Mapping[str, Any]) -> int:

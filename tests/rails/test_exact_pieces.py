@@ -16,7 +16,7 @@ from tests.node_triton.given_specs import EXAMPLES, TEXTS, example
 from tests.node_triton.test_any_spec import STATEFUL, Ranks
 from tests.rails import exact_given_work, exact_pieces_work
 from tests.rails.test_any_spec import GPU
-from tests.rails.test_pieces import check_layout, ranks
+from tests.rails.test_packed import SHAPES, check_calls, ranks
 from tests.rails.test_rails import check_that_the_last_is_named
 
 __all__ = ["ranks"]  # a fixture
@@ -74,13 +74,13 @@ def test_by_which_kernels() -> None:
 
 
 def test_a_static_shuffle_that_slabs_do_not_carry() -> None:
-    """Its sizes are known when it is opened, and it goes the other way as a whole."""
+    """What crosses is known when it is opened, and it goes the other way as a whole."""
     text = example("redistribute", ("rows = 8192", "rows = 65536"))
     shuffle = specs.artifact(text).shuffle()
     assert not isinstance(exact_kernels(shuffle, Topology(2, 8)), str)
     said = exact_kernels(shuffle, Topology(2, 1))
     assert isinstance(said, str)
-    assert said.startswith("room for 32768 segments a rank would send")
+    assert said.startswith("a rank would send 67240960 bytes")
 
 
 def test_a_static_shuffle_is_launched_once(pool: Pool) -> None:
@@ -167,14 +167,14 @@ def test_a_rank_that_dies_is_named(name: str, topology: str) -> None:
 
 
 @given(data=st.data())
-@settings(STATEFUL, max_examples=5)
-def test_any_layout(ranks: Ranks, data: st.DataObject) -> None:
-    check_layout(ranks, data, ["2x1", "2x2"], is_exact=True)
+@settings(STATEFUL, max_examples=8)
+def test_any_static_shuffle(ranks: Ranks, data: st.DataObject) -> None:
+    check_calls(ranks, data, ["2x1", "2x2"], is_exact=True)
 
 
 @NIGHTLY
 @pytest.mark.timeout(3600)
 @given(data=st.data())
 @settings(STATEFUL, max_examples=200)
-def test_any_layout_at_night(ranks: Ranks, data: st.DataObject) -> None:
-    check_layout(ranks, data, ["2x1", "3x1", "2x2", "4x1", "3x2"], is_exact=True)
+def test_any_static_shuffle_at_night(ranks: Ranks, data: st.DataObject) -> None:
+    check_calls(ranks, data, SHAPES, is_exact=True)

@@ -1,18 +1,12 @@
 """Shuffles whose slots follow from pieces inside a node, along rails between nodes, interpreted:
-static ones and those of tables, the mistakes of both, and random layouts."""
+static ones and those of tables, and the mistakes of both. `test_packed.py` has random layouts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from fuscoc_runtime.demo.generate import generate
-from fuscoc_runtime.demo.verify import expect
 from fuscoc_runtime.engine.node.slabs import num_places
 from fuscoc_runtime.face.choice import choose_triton
 from fuscoc_runtime.topology import Topology
@@ -21,9 +15,9 @@ from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.node_triton import given_mistakes, given_work
 from tests.node_triton.given_specs import EXAMPLES
-from tests.node_triton.test_any_spec import STATEFUL, Ranks, compiled
+from tests.node_triton.test_any_spec import compiled
 from tests.node_triton.test_given_slots import LONG_PAGES
-from tests.rails import exact_work, rail_work
+from tests.rails import rail_work
 from tests.specs import EXAMPLES as EXAMPLE_FILES
 
 NAMES = (
@@ -147,88 +141,3 @@ def test_pages_that_are_given_away_twice(pool: Pool) -> None:
     assert found[0][0][0].startswith("SourceClashError: [FSR031] rank 0 found 2 segments")
     assert [dropped for _, dropped in found] == [2, 0]
     assert found[1][0] == ["no error"] * 2
-
-
-@st.composite
-def layouts(draw: st.DrawFn, num_ranks: int) -> str:
-    """Lines of a matrix of three dimensions, the first of which is cut into blocks of the ranks,
-    to one that is cut, in blocks or cyclically, along any, with its dimensions in any order."""
-    names = ("a", "b", "c")
-    whole = {name: draw(st.integers(1, 3)) for name in names}
-    cut = draw(st.sampled_from(names))
-    for name in {"a", cut}:
-        whole[name] *= num_ranks
-    here = {name: str(size) for name, size in whole.items()}
-    here["a"] = f"({whole['a']} / ranks)"
-    run = draw(st.sampled_from([1, 1, 2]))  # of this many lines that lie apart
-    along = draw(st.sampled_from(names))
-    width = draw(st.integers(1, 5))
-    source_order, target_order = (draw(st.permutations(names)) for _ in range(2))
-    dims = [f"{here[name]} * {run if name == along else 1}" for name in source_order]
-    at = [
-        f"{name}*{run} .. {name}*{run}+{run}" if run > 1 and name == along else name
-        for name in source_order
-    ]
-    places = {"a": f"(rank * {here['a']} + a)", "b": "b", "c": "c"}
-    lengths = {name: str(size) for name, size in whole.items()}
-    lengths[cut] = part = f"({whole[cut]} / ranks)"
-    if draw(st.booleans()):
-        rank, places[cut] = f"{places[cut]} / {part}", f"{places[cut]} % {part}"
-    else:
-        rank, places[cut] = f"{places[cut]} % ranks", f"{places[cut]} / ranks"
-    dtype = draw(st.sampled_from(["u8", "bf16", "f32", "f64"]))
-    shape = f"{run}, {width}" if run > 1 else f"{width}"
-    lines = [
-        *(f"index {name} : {here[name]}" for name in names),
-        f"segment lines {{ x : {dtype}[{shape}] }}",
-        f"layout mine[{', '.join(f's{name}' for name in source_order)}] of {dtype}[{width}] "
-        f"dense({', '.join(dims)})",
-        f"view parts[a, b, c] = mine[{', '.join(at)}]",
-        f"layout theirs[{', '.join(f't{name}' for name in target_order)}] of lines "
-        f"dense({', '.join(lengths[name] for name in target_order)})",
-        f"dispatch parts[a, b, c] -> theirs[{', '.join(places[name] for name in target_order)}] "
-        f"on {rank}",
-        "combine reverse",
-    ]
-    return "shuffle cut {\n  " + "\n  ".join(lines) + "\n}\n"
-
-
-@pytest.fixture
-def ranks() -> Iterator[Ranks]:
-    found = Ranks(6)
-    yield found
-    found.close()
-
-
-def check_layout(
-    ranks: Ranks, data: st.DataObject, topologies: list[str], is_exact: bool = False
-) -> None:
-    topology = Topology.parse(data.draw(st.sampled_from(topologies)))
-    text = data.draw(layouts(topology.num_ranks))
-    shuffle = compiled(text).shuffle()
-    assert shuffle.node is not None
-    assert shuffle.node.pieces is not None
-    given = generate(shuffle, topology, 1, data.draw(st.integers(0, 9)))
-    expected = expect(shuffle, given)
-    most = len(expected.rows[0].written)  # as on every rank
-    options: dict[str, Any] = {"topology": str(topology)}
-    arguments = compiled(text), given, expected
-    if is_exact:
-        found = ranks.run(topology.num_ranks, *arguments, options, exact_work.open_shuffle)
-    else:
-        found = ranks.run(topology.num_ranks, *arguments, {"max_sources": most, **options})
-    assert not found
-
-
-@given(data=st.data())
-@settings(STATEFUL, max_examples=5)
-def test_any_layout(ranks: Ranks, data: st.DataObject) -> None:
-    check_layout(ranks, data, ["2x1", "2x2"])
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(3600)
-@given(data=st.data())
-@settings(STATEFUL, max_examples=200)
-def test_any_layout_at_night(ranks: Ranks, data: st.DataObject) -> None:
-    check_layout(ranks, data, ["2x1", "3x1", "2x2", "4x1", "3x2"])

@@ -14,6 +14,8 @@ from fuscoc.simulate.slabs import own, slab_bytes, taken_on
 from fuscoc_runtime.engine.node.slabs import lay_out_slab, num_places
 from fuscoc_runtime.plan.links import row_bytes
 from fuscoc_runtime.topology import Topology
+from tests.engine.specs import artifact
+from tests.node_triton.given_specs import EXAMPLES
 from tests.simulate.small import cluster, counted, destinations, made, opened
 
 FIXED = CONTENDERS["fixed"]
@@ -78,11 +80,23 @@ def test_slabs_are_as_large_as_the_runtime_s(tokens: int) -> None:
     rounded = num_places(shuffle, node, most)
     parts, there = lay_out_slab(shuffle, node, Topology(2, 2), rounded)
     there -= parts["rows"][0] - parts["counts"][0]
-    forth, back = slab_bytes(made(FIXED).program, counts)
+    forth, back = (int(each.max()) for each in slab_bytes(made(FIXED).program, counts))
     place, align = forth / most, 4 * 256  # of four parts
     assert forth <= there <= forth + (rounded - most) * place + align
     rows = most * node.partial_bytes
     assert back == rows + 1024 + 4 * most
+
+
+def test_slabs_of_static_shuffles_have_what_crosses() -> None:
+    """Of ranks with rows of 28 bytes and a point each; what stays in a node is in none."""
+    [shuffle] = artifact(EXAMPLES["redistribute"].text).manifest.shuffles
+    topology = Topology(2, 2)
+    to = [np.arange(4)[:, None] for _ in range(topology.num_ranks)]  # a row to every rank
+    sharing = Sharing.of(shuffle.program)
+    forth, back = slab_bytes(shuffle.program, count(to, topology, [sharing])[sharing])
+    other_node = np.kron([[0, 1], [1, 0]], [[1], [1]])
+    np.testing.assert_array_equal(forth, other_node * (1024 + 2 * (28 + 8)))
+    assert ((back > 0) == (other_node > 0)).all()
 
 
 def test_too_large_slabs_are_an_error_as_in_the_runtime() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from copy import copy
 from datetime import timedelta
 from functools import partial
+from typing import NamedTuple
 from weakref import ReferenceType
 
 import torch
@@ -80,6 +81,13 @@ def unfit(rank: int) -> InputError:
     return InputError("handle", rank, problem)
 
 
+class Ranges(NamedTuple):
+    """Bytes of rows that travel, by the node that these go to or come from."""
+
+    sends: Sequence[Sequence[range]]
+    receives: Sequence[Sequence[range]]
+
+
 class Rails:
     """This rank's rail: the ranks of its place in the other nodes. Construction is collective.
 
@@ -118,17 +126,16 @@ class Rails:
             self.exchange(self.between(there[0], there[1]), lane)
         members.meet("connection")
 
-    def between(
-        self, sent: Tensor, received: Tensor, ranges: Sequence[range] | None = None
-    ) -> StartRound:
+    def between(self, sent: Tensor, received: Tensor, ranges: Ranges | None = None) -> StartRound:
         """An exchange of row n of ``sent`` for what node n sends, into row n of ``received``; or of
-        ``ranges`` of bytes of these rows."""
+        ``ranges`` of these rows."""
+        all_of_it = [None] * len(sent)
         sends, receives = (
             tuple(
-                Rows(peer, tuple(_parts(rows[node].view(torch.uint8), ranges)))
+                Rows(peer, tuple(_parts(rows[node].view(torch.uint8), of_node[node])))
                 for node, peer in self.peers.items()
             )
-            for rows in (sent, received)
+            for rows, of_node in zip((sent, received), ranges or (all_of_it,) * 2, strict=True)
         )
         return StartRound(0, 0, sends, receives)
 

@@ -67,8 +67,8 @@ def check_bounds_of_all(shuffle: ShuffleSpec, num_ranks: int) -> None:
 
 def _check(shuffle: ShuffleSpec, bound: Bound, rank: int, extents: Mapping[str, int]) -> None:
     for indices in _points(shuffle, bound, extents):
-        value = _evaluate(bound.value, extents, indices)
-        limit = _evaluate(bound.limit, extents, indices)
+        value = values_of(bound.value, extents, indices)
+        limit = values_of(bound.limit, extents, indices)
         wrong = (value < 0) | (value >= limit)
         if wrong.any():
             found = int(value.expand(wrong.shape)[wrong].flatten()[0])
@@ -107,7 +107,9 @@ def _parts(bound: Bound) -> list[Scalar]:
     return [*subexpressions(bound.value), *subexpressions(bound.limit)]
 
 
-def _evaluate(scalar: Scalar, extents: Mapping[str, int], indices: Mapping[str, Any]) -> Tensor:
+def values_of(scalar: Scalar, extents: Mapping[str, int], indices: Mapping[str, Any]) -> Tensor:
+    """A scalar that loads no input, at many ``indices`` at once, int64 tensors of one shape; of
+    that shape, or of none where it depends on no index. Divisors are positive."""
     match scalar:
         case int():
             return torch.tensor(scalar)
@@ -117,6 +119,6 @@ def _evaluate(scalar: Scalar, extents: Mapping[str, int], indices: Mapping[str, 
         case Extent(name):
             return torch.tensor(extents[name])
         case BinaryOp(op, lhs, rhs):
-            operands = (_evaluate(each, extents, indices) for each in (lhs, rhs))
+            operands = (values_of(each, extents, indices) for each in (lhs, rhs))
             return OPERATORS[op](*operands)
     raise ValueError(f"{render(scalar)} is known to no host")

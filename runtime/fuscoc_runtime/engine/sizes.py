@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fuscoc_runtime.engine.arguments import MAX_SIZE, Arguments, Checker, is_ragged
 from fuscoc_runtime.engine.divisions import check_divisors
+from fuscoc_runtime.errors import DivisorError
 from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.padding import most_slots
@@ -89,13 +90,13 @@ def fixed_length(shuffle: ShuffleSpec, num_ranks: int) -> int | None:
 
 
 def fixed_sources(shuffle: ShuffleSpec, num_ranks: int) -> int | None:
-    """Source segments of the rank with the most; None if a call decides.
-
-    Raises:
-        DivisorError: so many ranks make a divisor of their number zero.
-    """
-    spec = shuffle.declared
-    found = _of_all_ranks([each.extent for each in spec.domain[: spec.num_source_dims]], num_ranks)
+    """Source segments of the rank with the most; None if a call decides, or so many ranks make a
+    divisor of their number zero, as calls will say."""
+    sizes = shuffle.declared.domain[: shuffle.declared.num_source_dims]
+    try:
+        found = _of_all_ranks([each.extent for each in sizes], num_ranks)
+    except DivisorError:
+        return None
     return None if found is None else max(found)
 
 

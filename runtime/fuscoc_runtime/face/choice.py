@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
+from fuscoc_runtime.engine.node.crossing import crossing
 from fuscoc_runtime.engine.node.flow_rails import have_ways
-from fuscoc_runtime.engine.node.slabs import MOST_SENT, lay_out_slab, num_places
+from fuscoc_runtime.engine.node.slabs import MOST_SENT, bytes_sent, num_places
 from fuscoc_runtime.engine.sizes import fixed_sources
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
 from fuscoc_runtime.room import LEAST, MOST, num_slot_bits, room_for
 from fuscoc_runtime.topology import Topology
 
 MAX_SLAB_BYTES = 64 << 20
-"""What a rank sends other nodes in a call of fixed capacity, however few segments there are, or of
-a static shuffle: what 50 GB/s carry in 1.3 ms, half of what the general engine takes to plan what
-is to be sent."""
+"""What a rank sends other nodes in a call of fixed capacity, however few segments there are, or, of
+a static shuffle, what crosses: what 50 GB/s carry in 1.3 ms, half of what the general engine takes
+to plan what is to be sent."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,9 @@ def choose_triton(
         node = shuffle.node.between or shuffle.node
         return (
             _between_nodes(shuffle, topology)
-            or _beyond_slabs(shuffle, node, topology, max_sources)
+            or _beyond_slabs(
+                shuffle, node, topology, max_sources, crosses=crossing(shuffle, topology)
+            )
             or node
         )
     return _beyond_a_node(topology, "these kernels", MOST) or shuffle.node
@@ -106,11 +111,14 @@ def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
         if target.kind == "dense" or target.capacity is not None or shuffle.reply is not None:
             return "between nodes its policy wants a plan before they know whether rows move"
     node = shuffle.node.between or shuffle.node
-    room = 1, MOST_SENT
+    room, crosses = (1, MOST_SENT), None
     if shuffle.program.is_static:
         room = fixed_sources(shuffle, topology.num_ranks) or 1, MAX_SLAB_BYTES
+        crosses = crossing(shuffle, topology)
     return (
-        _between_nodes(shuffle, topology) or _beyond_slabs(shuffle, node, topology, *room) or node
+        _between_nodes(shuffle, topology)
+        or _beyond_slabs(shuffle, node, topology, *room, crosses)
+        or node
     )
 
 
@@ -140,15 +148,14 @@ def _beyond_slabs(
     topology: Topology,
     max_sources: int,
     most: int = MAX_SLAB_BYTES,
+    crosses: Tensor | None = None,
 ) -> str | None:
-    """Why slabs for so many segments would be too large."""
-    _, slab_bytes = lay_out_slab(shuffle, node, topology, max_sources)
-    sent = slab_bytes * (topology.num_nodes - 1)
+    """Why slabs for so many segments, or for those of a rank that ``crosses``, would be too
+    large."""
+    sent = bytes_sent(shuffle, node, topology, max_sources, crosses)
     if sent > most:
-        return (
-            f"room for {max_sources} segments a rank would send {sent} bytes to other nodes in "
-            f"every call, more than {most}"
-        )
+        room = f"room for {max_sources} segments a rank" if crosses is None else "a rank"
+        return f"{room} would send {sent} bytes to other nodes in every call, more than {most}"
     if (reply := shuffle.reply) is not None:
         assert reply.node is not None, "kernels are there for both or none"
         answers = num_places(shuffle, node, max_sources) // shuffle.segments_answered

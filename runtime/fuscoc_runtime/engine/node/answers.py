@@ -146,5 +146,8 @@ class AnsweringRailNode(AnsweringNode, RailNode):
     def _new_rails(self, members: Membership) -> Rails:
         return self._asks.rails
 
+    def _crossing(self, shuffle: ShuffleSpec) -> None:
+        """Both ways have places for the same segments."""
+
     def _may_drop(self, shuffle: ShuffleSpec, limits: Limits) -> bool:
         return self._asks.may_drop

@@ -23,12 +23,14 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.rails import Rails
+from fuscoc_runtime.engine.node.crossing import Packing, crossing
 from fuscoc_runtime.engine.node.exact import ENTRY, MAX_POINTS, ExactNode, Known, Work
 from fuscoc_runtime.engine.node.places import Places
 from fuscoc_runtime.engine.node.rail_calls import (
     RailCall,
     RailCalls,
     RailWork,
+    Shared,
     Submitted,
     call_tag,
     new_work,
@@ -36,7 +38,7 @@ from fuscoc_runtime.engine.node.rail_calls import (
 from fuscoc_runtime.engine.node.rail_commands import PointExchange, gather_in_node
 from fuscoc_runtime.engine.node.report import GROWS, REFUSES, Planned
 from fuscoc_runtime.engine.node.rings import DROPPED, Launched, Sent
-from fuscoc_runtime.engine.node.slabs import SlabMemory, Slabs, new_slab_memory
+from fuscoc_runtime.engine.node.slabs import Slabs, new_slab_memory, slab_places
 from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.engine.node.triton_memory import (
     TritonMemory,
@@ -80,23 +82,6 @@ class RailKnown(Known):
         return [*super().tensors, *self.work.tensors, *self.inputs.values(), *tables]
 
 
-@dataclass(frozen=True, eq=False)
-class Shared:
-    """Memory of all calls with up to so many ``places``, and the ``work`` of those that this rank
-    refuses, which takes none anew."""
-
-    places: int
-    slabs: SlabMemory
-    scratch: dict[str, Tensor]
-    work: RailWork
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all this."""
-        tensors = [*self.scratch.values(), *self.work.tensors]
-        return self.slabs.num_bytes + sum(each.nbytes for each in tensors)
-
-
 class ExactRails(ExactNode):
     """A shuffle among the ranks of several nodes; construction is collective over ``members``.
     ``limits`` are of the segments that a rank takes on."""
@@ -114,7 +99,9 @@ class ExactRails(ExactNode):
         self._shuffle, self._spec, self._topology = shuffle, node, members.topology
         self._is_one_round = members.is_one_host
         self._num_nodes = members.topology.num_nodes
-        self._sizes = Places(shuffle, node, members.topology)
+        crosses = crossing(shuffle, members.topology)
+        self._most_crossing = None if crosses is None else int(crosses.amax())
+        self._sizes = Places(shuffle, node, members.topology, crosses)
         self._places = self._sizes.first  # of the next dispatch, on all ranks
         target = shuffle.program.target
         self.is_judged = target.kind == "dense" or target.capacity is not None
@@ -133,7 +120,9 @@ class ExactRails(ExactNode):
     def private_bytes(self) -> int:
         """Bytes of slabs, and of all else that calls share, now."""
         shared = 0 if self._shared is None else self._shared.num_bytes
-        return shared + sum(each.num_bytes for each in self._points.values())
+        tables = (each for calls in self._calls.values() for each in calls.slabs.tables)
+        points = sum(each.num_bytes for each in self._points.values())
+        return shared + points + sum(each.nbytes for each in tables)
 
     @property
     def num_rounds(self) -> int:
@@ -281,8 +270,9 @@ class ExactRails(ExactNode):
         assert isinstance(known, RailKnown)
         taken_on = None if weights is None else known.launched.weights
         if weights is not None and (is_late or taken_on is None):
-            exchange = self._points_between(known.work.places)
-            exchange.sent[:, : len(weights)] = weights
+            places = known.work.places
+            exchange = self._points_between(places)
+            self._calls_of(places).slabs.put_at_places(weights, exchange.sent)
             taken_on = exchange.carry_out()
         self._combine(known, known.number, self._program.fields_back(rows, results), taken_on)
 
@@ -319,7 +309,7 @@ class ExactRails(ExactNode):
         places = of_points.numel() // (self._num_nodes * self._fanout)
         exchange = self._points_between(places)
         exchange.sent.copy_(of_points.view_as(exchange.sent))
-        return exchange.carry_out().sum(0)
+        return self._calls_of(places).slabs.at_segments(exchange.carry_out()).sum(0)
 
     def _start(
         self,
@@ -432,9 +422,11 @@ class ExactRails(ExactNode):
         if calls is None:
             assert self._shared is not None
             judged = {"most_slots": self._most_slots} if self.is_judged else {}
+            given = self._shuffle, self._topology, self._members.rank, places, places
+            packing = None if self._most_crossing is None else Packing(*given)
             slabs = Slabs(
                 self._shuffle, self._spec, self._topology, places, self._shared.slabs,
-                self._is_one_round,
+                self._is_one_round, self._most_crossing, packing,
             )  # fmt: skip
             calls = self._calls[places] = self._new_calls(
                 self._program, self.rails, slabs, self._memory, self._programs,
@@ -450,9 +442,16 @@ class ExactRails(ExactNode):
 
     def _new_shared(self, places: int) -> Shared:
         given = self._shuffle, self._spec, self._topology, places
-        slabs = new_slab_memory(*given, self._members.device)
+        slabs = new_slab_memory(*given, self._members.device, self._most_crossing)
         scratch = new_scratch(self._program, self._num_nodes * places)
         return Shared(places, slabs, scratch, self._new_work(0, places))
+
+    @property
+    def _slab_places(self) -> int | None:  # type: ignore[override]
+        """Those of a slab, if they are fewer than segments of a rank."""
+        if self._most_crossing is None:
+            return None
+        return slab_places(self._shuffle, self._spec, self._places, self._most_crossing)
 
     def _new_memory(self, limits: Limits) -> TritonMemory:
         self._calls: dict[int, RailCalls] = {}  # which are of other windows

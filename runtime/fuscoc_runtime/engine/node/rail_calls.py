@@ -15,7 +15,7 @@ from fuscoc_runtime.engine.node.exact import ENTRY, Work, telling_programs
 from fuscoc_runtime.engine.node.rail_commands import RailCommands, packing, rail_words
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.schedule import Programs
-from fuscoc_runtime.engine.node.slabs import Slabs
+from fuscoc_runtime.engine.node.slabs import SlabMemory, Slabs
 from fuscoc_runtime.engine.node.triton_memory import (
     BACK,
     TritonMemory,
@@ -57,6 +57,23 @@ def new_work(program: TritonProgram, num_sources: int, places: int) -> RailWork:
     buffers["weights"] = torch.empty(shape, dtype=torch.float32, device=program.device)
     own = new_points(program, num_sources)
     return RailWork(buffers, new_segments(program, num_sources), {}, places, own)
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """Memory of all calls with up to so many ``places``, and the ``work`` of those that this rank
+    refuses, which takes none anew."""
+
+    places: int
+    slabs: SlabMemory
+    scratch: dict[str, Tensor]
+    work: RailWork
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all this."""
+        tensors = [*self.scratch.values(), *self.work.tensors]
+        return self.slabs.num_bytes + sum(each.nbytes for each in tensors)
 
 
 class Submitted(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership, all_gather
-from fuscoc_runtime.comm.rails import Beside, Rails
+from fuscoc_runtime.comm.rails import Beside, Rails, Ranges
 from fuscoc_runtime.comm.subgroups import node_group
 from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.slabs import Slabs
@@ -93,12 +93,24 @@ class RailCommands:
     def finishing(self) -> list[Launch]:
         """And what comes behind each."""
         finish, own = self._program.kernels["finish"], {"num_sources": "own_sources"}
-        return [Launch(finish, "finishing", each | own, follows=True) for each in self._places()]
+        return [
+            Launch(
+                finish,
+                "finishing",
+                {"first": f"finished.{number}", "end": f"finished_end.{number}"} | own,
+                follows=True,
+            )
+            for number in range(len(self._slabs.finished))
+        ]
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The places of every round, and how many segments of other nodes they are."""
+        """The places of every round, how many segments of other nodes they are, and which of this
+        rank's segments it is the last one of."""
         numbers = {}
+        for number, finished in enumerate(self._slabs.finished):
+            numbers[f"finished.{number}"] = finished.start
+            numbers[f"finished_end.{number}"] = finished.stop
         for number, places in enumerate(self._slabs.rounds):
             numbers[f"round_end.{places.start}"] = places.stop
             for part in self._turns(number):
@@ -109,12 +121,13 @@ class RailCommands:
     def moving(self) -> list[Launch]:
         """Of a dispatch what brings rows where they go, by rounds."""
         forward = self._program.kernels["forward"]
-        return [Launch(forward, "programs", each, follows=True) for each in self._places()]
-
-    def _places(self) -> list[dict[str, str]]:
-        """By round the numbers that kernels are given of its places."""
         return [
-            {"first": f"first.{places.start}", "end": f"round_end.{places.start}"}
+            Launch(
+                forward,
+                "programs",
+                {"first": f"first.{places.start}", "end": f"round_end.{places.start}"},
+                follows=True,
+            )
             for places in self._slabs.rounds
         ]
 
@@ -128,7 +141,7 @@ class RailCommands:
         self,
         sent: Tensor,
         received: Tensor,
-        ranges: Callable[[range], list[range]],
+        ranges: Callable[[range], Ranges],
         is_packed: bool = True,
     ) -> list[Exchange]:
         """All rounds of a direction. Several travel beside the list, behind what comes before the

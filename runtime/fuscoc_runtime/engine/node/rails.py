@@ -2,11 +2,11 @@
 it were this rank's own.
 
 Every rank packs a slab for each other node, of its segments that go there with their points and
-weights, and sends it to the rank of its own place there; all slabs have one size, which
-``max_sources`` gives. That rank takes the segments on: it plans, moves and adds them up with its
-node's kernels, beside its own. A combine sends slabs of sums back the same way. So hosts post, and
-never wait nor tell each other anything; a rank sends messages to its node and along its rail, to as
-many ranks as there are of both.
+weights, and sends it to the rank of its own place there. Its size follows from ``max_sources``, or
+from what crosses where ranks alone decide that (`crossing`). That rank takes the segments on: it
+plans, moves and adds them up with its node's kernels, beside its own. A combine sends slabs of sums
+back the same way. So hosts post, and never wait nor tell each other anything; a rank sends messages
+to its node and along its rail, to as many ranks as there are of both.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.windows import Allocate
+from fuscoc_runtime.engine.node.crossing import Packing, crossing
 from fuscoc_runtime.engine.node.prepared import Prepared
 from fuscoc_runtime.engine.node.ragged import RaggedSizes
 from fuscoc_runtime.engine.node.rail_commands import (
@@ -31,7 +32,7 @@ from fuscoc_runtime.engine.node.rail_commands import (
     rail_words,
 )
 from fuscoc_runtime.engine.node.rings import Launched, RingEntry, Sent
-from fuscoc_runtime.engine.node.slabs import Slabs, new_slab_memory, num_places
+from fuscoc_runtime.engine.node.slabs import Slabs, new_slab_memory, num_places, slab_places
 from fuscoc_runtime.engine.node.state import PLAN_EPOCH, Limits
 from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.node.triton_memory import (
@@ -73,8 +74,14 @@ class RailNode(TritonNode):
         self.rails = self._new_rails(members)
         self._members = members
         given = shuffle, node, topology, limits.max_sources
-        memory = new_slab_memory(*given, members.device)
-        self._slabs = Slabs(*given, memory, members.is_one_host)
+        most, packing = None, None
+        if (crosses := self._crossing(shuffle)) is not None:
+            most = int(crosses.amax())
+            sizes = limits.max_sources, self._stride
+            packing = Packing(shuffle, topology, members.rank, *sizes)
+        self._slab_places = slab_places(shuffle, node, limits.max_sources, most)
+        memory = new_slab_memory(*given, members.device, most)
+        self._slabs = Slabs(*given, memory, members.is_one_host, most, packing)
         self._no_source = [torch.empty(0)] * len(shuffle.program.read)
         self.may_drop = self._may_drop(shuffle, limits)
         super().__init__(artifact, shuffle, node, members, limits, num_sms)
@@ -214,7 +221,7 @@ class RailNode(TritonNode):
         those of others, at its own points: [max_sources, fanout]."""
         exchange = self._points_between
         exchange.sent.copy_(of_points.view_as(exchange.sent))
-        return exchange.carry_out().sum(0)
+        return self._slabs.at_segments(exchange.carry_out()).sum(0)
 
     @cached_property
     def _points_between(self) -> PointExchange:
@@ -233,8 +240,9 @@ class RailNode(TritonNode):
     @property
     def private_bytes(self) -> int:
         """Bytes of tables, and of slabs."""
-        own = sum(each.nbytes for points in self._own for each in points.values())
-        return super().private_bytes + own + self._slabs.memory.num_bytes
+        tables = [*self._slabs.tables, *(each for own in self._own for each in own.values())]
+        of_tables = sum(each.nbytes for each in tables)
+        return super().private_bytes + of_tables + self._slabs.memory.num_bytes
 
     def _submit(
         self,
@@ -314,6 +322,10 @@ class RailNode(TritonNode):
     def _new_rails(self, members: Membership) -> Rails:
         return Rails(members)
 
+    def _crossing(self, shuffle: ShuffleSpec) -> Tensor | None:
+        """What ranks send each other, if they alone decide it; see `crossing`."""
+        return crossing(shuffle, self._members.topology)
+
     def _may_drop(self, shuffle: ShuffleSpec, limits: Limits) -> bool:
         """Whether a point may find no slot: a given one may be none, or another's; others may be
         too few."""
@@ -323,7 +335,8 @@ class RailNode(TritonNode):
         return limits.capacity < worst_capacity(shuffle, num_ranks, limits.max_sources)
 
     def _new_memory(self, allocate: Allocate) -> TritonMemory:
-        return TritonMemory(self._program, self._taken_on, allocate, self.limits.num_entries)
+        sizes = self._taken_on, allocate, self.limits.num_entries
+        return TritonMemory(self._program, *sizes, slab_places=self._slab_places)
 
     def _new_scratch(self) -> dict[str, Tensor]:
         return new_scratch(self._program, self._taken_on.max_sources)

@@ -10,7 +10,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.comm.rails import Ranges
 from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.node.crossing import Packing
 from fuscoc_runtime.engine.node.state import lay_out
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
@@ -42,6 +44,9 @@ RECEIPTS = 3
 """Kinds of points that are not moved; see kernels/device/slabs.py."""
 STEP = 8
 """Rounds are of multiples of so many places, whose flags are aligned."""
+JOINED_BYTES = 16 << 10
+"""That lie between two parts of a slab which one message carries all the same, where nothing else
+is there: another message takes longer."""
 STAGING_BYTES = 32 << 20
 """Of partial rows of other nodes' segments, about, for which a window has room in any case. Where
 those of all places are more, half of them come in a second turn: until then peers wait for each
@@ -63,6 +68,15 @@ def num_places(shuffle: ShuffleSpec, node: NodeSpec, max_sources: int) -> int:
     """Source segments of a rank, and more; see `places_step`."""
     step = places_step(shuffle, node)
     return -(-max(1, max_sources) // step) * step
+
+
+def slab_places(
+    shuffle: ShuffleSpec, node: NodeSpec, max_sources: int, crossing: int | None
+) -> int:
+    """Those of a slab, if at most ``crossing`` segments go from any rank to any other node; without
+    that number every segment has a place in every slab."""
+    places = num_places(shuffle, node, max_sources)
+    return places if crossing is None else min(places, num_places(shuffle, node, crossing))
 
 
 def most_keys(shuffle: ShuffleSpec, topology: Topology) -> int:
@@ -94,14 +108,20 @@ def table_bytes(shuffle: ShuffleSpec) -> int:
 
 
 def lay_out_slab(
-    shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, max_sources: int
+    shuffle: ShuffleSpec,
+    node: NodeSpec,
+    topology: Topology,
+    max_sources: int,
+    crossing: int | None = None,
 ) -> tuple[dict[str, list[int]], int]:
-    """Offsets of the parts of a slab of a dispatch, and its bytes."""
-    places = num_places(shuffle, node, max_sources)
+    """Offsets of the parts of a slab of a dispatch, and its bytes. ``crossing`` is as in
+    `slab_places`. The slab of the own node has no rows, and points of all segments instead."""
+    places = slab_places(shuffle, node, max_sources, crossing)
     points, compact = places * shuffle.program.fanout, shuffle.program.is_compact
     counted = points * (shuffle.program.target.kind == "packed")
     counts = places // node.tile_sources * num_columns(shuffle, topology)
-    return lay_out(
+    of_own_node = num_places(shuffle, node, max_sources) * shuffle.program.fanout * POINT_BYTES
+    parts, num_bytes = lay_out(
         {
             "header": [HEADER_BYTES],
             "points": [points * POINT_BYTES],
@@ -115,6 +135,27 @@ def lay_out_slab(
             ],
         }
     )
+    return parts, max(num_bytes, lay_out({"points": [HEADER_BYTES + of_own_node]})[1])
+
+
+def bytes_sent(
+    shuffle: ShuffleSpec,
+    node: NodeSpec,
+    topology: Topology,
+    max_sources: int,
+    crossing: Tensor | None = None,
+) -> int:
+    """What a rank sends all others in a dispatch, about: whole slabs, or what crosses, of the rank
+    that sends most; see `crossing.crossing`."""
+    others = topology.num_nodes - 1
+    if crossing is None:
+        return others * lay_out_slab(shuffle, node, topology, max_sources)[1]
+    rows = sum(
+        field.num_elems * TORCH_DTYPES[field.dtype].itemsize
+        for field in shuffle.program.buffers["target"]
+    )
+    of_segment = shuffle.program.fanout * POINT_BYTES + rows
+    return others * HEADER_BYTES + int(crossing.sum(1).amax()) * of_segment
 
 
 def staged_places(places: int, num_ranks: int, num_nodes: int, partial_bytes: int) -> int:
@@ -133,10 +174,10 @@ def room_for_places(num_ranks: int, num_nodes: int, partial_bytes: int) -> int:
 
 
 def lay_out_back(
-    shuffle: ShuffleSpec, node: NodeSpec, max_sources: int
+    shuffle: ShuffleSpec, node: NodeSpec, max_sources: int, crossing: int | None = None
 ) -> tuple[dict[str, list[int]], int]:
     """The same of a slab of a combine."""
-    places = num_places(shuffle, node, max_sources)
+    places = slab_places(shuffle, node, max_sources, crossing)
     rows = [places * node.partial_bytes]
     return lay_out({"header": [HEADER_BYTES], "flags": [places * 4], "rows": rows})
 
@@ -181,19 +222,23 @@ def new_slab_memory(
     topology: Topology,
     max_sources: int,
     device: torch.device,
+    crossing: int | None = None,
 ) -> SlabMemory:
-    """Room for so many source segments of a rank."""
+    """Room for so many source segments of a rank; ``crossing`` as in `slab_places`."""
     num_nodes = topology.num_nodes
-    _, nbytes = lay_out_slab(shuffle, node, topology, max_sources)
-    _, back_bytes = lay_out_back(shuffle, node, max_sources)
+    _, nbytes = lay_out_slab(shuffle, node, topology, max_sources, crossing)
+    _, back_bytes = lay_out_back(shuffle, node, max_sources, crossing)
 
     def new(nbytes: int) -> Tensor:
         return torch.zeros(num_nodes, nbytes, dtype=torch.uint8, device=device)
 
+    out, landed = new(nbytes), new(nbytes)
+    if crossing is not None:
+        # Places that no segment has are never packed, and no points are there.
+        for each in (out, landed):
+            each[:, HEADER_BYTES:].fill_(0xFF)
     receipts_out, receipts = (new(8 * RECEIPTS).view(torch.int64) for _ in range(2))
-    return SlabMemory(
-        new(nbytes), new(nbytes), new(back_bytes), new(back_bytes), receipts_out, receipts
-    )
+    return SlabMemory(out, landed, new(back_bytes), new(back_bytes), receipts_out, receipts)
 
 
 class Slabs:
@@ -202,6 +247,9 @@ class Slabs:
     Attributes:
         memory: where they are.
         rounds: places that travel together, in their order.
+        finished: which of this rank's segments, in their order, each round brings the last sums of.
+        tables: on the device: the places of these segments in every slab, and that order; see
+            `Packing`. Without them all segments have their own places.
         rows_at: where the rows of a field begin in a slab, by value name; ``sums_at``: where those
             of a slab on the way back do.
         words: of a table.
@@ -215,12 +263,15 @@ class Slabs:
         max_sources: int,
         memory: SlabMemory,
         is_one_round: bool,
+        crossing: int | None = None,
+        packing: Packing | None = None,
     ) -> None:
-        """``is_one_round``: whether all travels at once, as where all nodes are of one host."""
+        """``is_one_round``: whether all travels at once, as where all nodes are of one host.
+        ``packing`` says which segments have places where at most ``crossing`` cross."""
         self.memory = memory
-        forth, self._forth_bytes = lay_out_slab(shuffle, node, topology, max_sources)
-        back, self._back_bytes = lay_out_back(shuffle, node, max_sources)
-        places = num_places(shuffle, node, max_sources)
+        forth, _ = lay_out_slab(shuffle, node, topology, max_sources, crossing)
+        back, _ = lay_out_back(shuffle, node, max_sources, crossing)
+        places = slab_places(shuffle, node, max_sources, crossing)
         fields = shuffle.program.buffers["target"]
         row_bytes = [field.num_elems * TORCH_DTYPES[field.dtype].itemsize for field in fields]
         self.rounds = [range(places)]
@@ -228,12 +279,21 @@ class Slabs:
         if not (is_one_round or shuffle.program.is_compact):
             widest = max(sum(row_bytes), node.partial_bytes)
             self.rounds = divide(places, widest, topology.num_nodes)
+        self._counts = ((places,) * topology.num_nodes,) * 2  # that go, and that come
+        self._told = [(forth["rows"][0], 0)]  # all of points, before any row
+        self.finished, self.tables = self.rounds, list[Tensor]()
+        if packing is not None:
+            self._counts = packing.sent, packing.received
+            self._told = [(HEADER_BYTES, shuffle.program.fanout * POINT_BYTES)]
+            order, self.finished = packing.finishing(self.rounds, MAX_GROUP)
+            self.tables = [each.to(memory.out.device) for each in (packing.at, order)]
         self._places = list(zip(forth["rows"], row_bytes, strict=True))
         self.sums_at = back["rows"][0]
         self._places_back = [(HEADER_BYTES, 4), (self.sums_at, node.partial_bytes)]
         self.rows_at = {
             f"slab_at.{field.name}": at for field, at in zip(fields, forth["rows"], strict=True)
         }
+        places_at, order_at = map(address, self.tables) if self.tables else (0, 0)
         self.words = {
             "slabs_out": address(memory.out),
             "slabs_in": address(memory.landed),
@@ -241,6 +301,9 @@ class Slabs:
             **{f"slab_{name}": forth[name][0] for name in WORDS},
             "slab_columns": num_columns(shuffle, topology),
             "slab_keys": most_keys(shuffle, topology),
+            "slab_places": places,
+            "places_at": places_at,
+            "order_at": order_at,
             "backs_out": address(memory.back_out),
             "backs_in": address(memory.back),
             "back_bytes": memory.back.shape[1],
@@ -249,30 +312,79 @@ class Slabs:
             "receipts_in": address(memory.receipts),
         }
 
-    def ranges(self, places: range) -> list[range]:
+    def ranges(self, places: range) -> Ranges:
         """Bytes of a slab of a dispatch that travel with these places: before the first ones all
         points, by which slots are planned."""
-        if len(self.rounds) == 1:
-            return [range(self._forth_bytes)]
-        points = self.without_rows() if places.start == 0 else []
-        return points + _bytes_of(places, self._places)
+        told = self._told * (places.start == 0)
+        return self._travelling(self._counts, places, self._places, told)
 
-    def without_rows(self) -> list[range]:
+    def without_rows(self) -> Ranges:
         """The same of all that a slab of a dispatch has of points."""
-        return [range(self._places[0][0])]
+        return self._travelling(self._counts, range(0), (), self._told)
 
-    def ranges_back(self, places: range) -> list[range]:
-        """The same of a combine. With every round goes a header: what it says of the call is known
-        with the first, and who refuses it with the last one."""
-        if len(self.rounds) == 1:
-            return [range(self._back_bytes)]
-        return [range(HEADER_BYTES), *_bytes_of(places, self._places_back)]
+    def ranges_back(self, places: range) -> Ranges:
+        """The same of a combine, where what has come goes back. With every round goes a header:
+        what it says of the call is known with the first, and who refuses it with the last one."""
+        header = [(HEADER_BYTES, 0)]
+        return self._travelling(self._counts[::-1], places, self._places_back, header)
 
-    def without_sums(self) -> list[range]:
+    def without_sums(self) -> Ranges:
         """The same of all that a slab of a combine has but sums."""
-        return [range(self.sums_at)]
+        return self._travelling(self._counts[::-1], range(0), (), [(self.sums_at, 0)])
+
+    def at_segments(self, of_places: Tensor) -> Tensor:
+        """Of numbers [num_nodes, places, n] by node and place of a slab those of this rank's
+        segments, 0 where one has no place."""
+        if not self.tables:
+            return of_places
+        at = self.tables[0][..., None].long()
+        there = of_places.gather(1, at.clamp(min=0).expand(-1, -1, of_places.shape[2]))
+        return torch.where(at >= 0, there, 0)
+
+    def put_at_places(self, of_segments: Tensor, of_places: Tensor) -> None:
+        """The other way round: numbers [segments, n] to where all nodes have places for them."""
+        count = len(of_segments)
+        if not self.tables:
+            of_places[:, :count] = of_segments
+            return
+        at = self.tables[0][:, :count].long()
+        num_nodes, places, n = of_places.shape
+        made = of_places.new_zeros(num_nodes, places + 1, n)  # the last is of those without a place
+        to = torch.where(at >= 0, at, places)[..., None].expand(-1, -1, n)
+        made.scatter_(1, to, of_segments.to(made.dtype).expand(num_nodes, -1, -1))
+        of_places.copy_(made[:, :-1])
+
+    def _travelling(
+        self,
+        counts: Sequence[Sequence[int]],
+        places: range,
+        parts: Sequence[tuple[int, int]],
+        told: Sequence[tuple[int, int]],
+    ) -> Ranges:
+        """Of slabs that so many segments of every node go and come with: what is told of them, with
+        which a slab begins, and of parts what lies in these places. Each is where it begins, and
+        the bytes of a place."""
+        most = JOINED_BYTES if len(self.rounds) == 1 else 0  # else other places may lie between
+
+        def of_node(count: int) -> list[range]:
+            there = range(places.start, min(places.stop, count))
+            begins = [range(at + count * size) for at, size in told]
+            return _joined([*begins, *_bytes_of(there, parts)], most)
+
+        return Ranges(*([of_node(count) for count in each] for each in counts))
 
 
 def _bytes_of(places: range, parts: Sequence[tuple[int, int]]) -> list[range]:
     """Of parts of a slab, by where they begin and the bytes of a place there."""
     return [range(at + places.start * size, at + places.stop * size) for at, size in parts]
+
+
+def _joined(parts: Sequence[range], most: int) -> list[range]:
+    """Those that are not empty, in their order; what lies between two of them and is at ``most`` so
+    long goes with them."""
+    made = list[range]()
+    for each in filter(len, parts):
+        if made and each.start - made[-1].stop <= most:
+            each = range(made.pop().start, each.stop)
+        made.append(each)
+    return made

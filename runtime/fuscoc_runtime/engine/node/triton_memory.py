@@ -41,14 +41,18 @@ class TritonMemory:
         allocate: Allocate,
         num_entries: int,
         is_exact: bool = False,
+        slab_places: int | None = None,
     ) -> None:
         """``num_entries`` handles have parts of their own; those of calls whose sizes are exact
-        have none."""
+        have none. ``slab_places``: of a slab, if they are fewer than segments of a rank."""
         self.limits, self._program, self._is_exact = limits, program, is_exact
         self._num_rows = limits.row_capacity(program.num_ranks, program.is_compact)
         self._stride = limits.max_sources // program.num_nodes
         self.staged_places = staged_places(
-            self._stride, program.num_ranks, program.num_nodes, program.spec.partial_bytes
+            slab_places or self._stride,
+            program.num_ranks,
+            program.num_nodes,
+            program.spec.partial_bytes,
         )
         self.sections, nbytes = self._lay_out(num_entries)
         self.window = allocate(nbytes)

@@ -1,8 +1,7 @@
 """A dispatch across nodes: rows are packed into slabs, with what is counted of them (`hop_counts`).
 What has come of others is planned with this rank's own (`plan`).
 
-Nothing here depends on what peers do: a segment has its place in every slab, whether it goes there
-or not.
+Nothing here depends on what peers do: what slabs have places for is known before.
 """
 
 import triton
@@ -84,8 +83,9 @@ def pack_share(
     for first in range(num_sources * fanout + begin * POINTS, num_points, programs * POINTS):
         at = first + tl.arange(0, POINTS).to(tl.int64)
         for node in range(sync.word(call, words.NUM_NODES)):
+            exists = at < slabs.places_of(call, node) * fanout
             of_points = slabs.point_words(slabs.leaving(call, node)) + at
-            tl.store(of_points, tl.full((POINTS,), -1, tl.int64), mask=at < num_points)
+            tl.store(of_points, tl.full((POINTS,), -1, tl.int64), mask=exists)
 
 
 @triton.jit
@@ -148,15 +148,29 @@ def pack_place(
         number = tl.load(numbers + key, mask=exists & (rank >= 0), other=0)
     word = slabs.point_word(rank % num_ranks, number, bits)
     for node in range(sync.word(call, words.NUM_NODES)):
-        of_points = slabs.point_words(slabs.leaving(call, node)) + at
-        tl.store(of_points, tl.where(to == node, word, -1), mask=exists)
+        there = place_there(call, node, place, counts)
+        of_points = slabs.point_words(slabs.leaving(call, node)) + there * fanout + lane
+        tl.store(of_points, tl.where(to == node, word, -1), mask=exists & (there >= 0))
+        if counts == 0:  # it should have a place wherever it goes
+            of_tiles.note_absent(call, ((to == node) & (there < 0)).to(tl.int32))
     own = sync.word(call, words.NODE)
     if vectors.largest(((to >= 0) & (to != own)).to(tl.int32), 0) == 1:
         for part in range(parts):
             tiles = load_source(part, source_fields, cell)
             for node in range(sync.word(call, words.NUM_NODES)):
                 if (node != own) & (vectors.largest((to == node).to(tl.int32), 0) == 1):
-                    store_row(part, slabs.leaving(call, node), slab_at, place, tiles)
+                    there = place_there(call, node, place, counts)
+                    if there >= 0:
+                        store_row(part, slabs.leaving(call, node), slab_at, there, tiles)
+
+
+@triton.jit
+def place_there(call, node, place, counts: tl.constexpr):
+    """`slabs.place_of`: what is counted has the same place in every slab."""
+    there = place
+    if counts == 0:
+        there = slabs.place_of(call, node, place)
+    return there
 
 
 @triton.jit(do_not_specialize=range(1))

@@ -120,10 +120,10 @@ def finish(
     partial_bytes: tl.constexpr, fanout: tl.constexpr, lanes: tl.constexpr, parts: tl.constexpr,
     weighted: tl.constexpr, places: tl.constexpr = False, strided: tl.constexpr = False,
 ):  # fmt: skip
-    """Behind the network: the results of this rank's segments from the places ``first`` to ``end``,
-    as `combine` has them. With the last ones the call ends."""
+    """Behind the network: the results of this rank's segments from ``first`` to ``end``, in the
+    order of `slabs.finished_source`, as `combine` has them. With the last ones the call ends."""
     sync.follow()
-    ends = slabs.is_last(call, end)
+    ends = end >= sync.word(call, words.STRIDE)
     if ends:
         slabs.tell_exchange(call, 1)
     turn = back.look(call, ticket, rows_ticket)
@@ -133,7 +133,7 @@ def finish(
         back.sum_rows(
             call, count, tag, 0, weights, rows, result, zero, add_row, add_partial, None,
             store_result, lost, None, None, None, None, partial_bytes, fanout, lanes, parts,
-            weighted, places, strided, 1, finish_one, slabs.own_source, first, end,
+            weighted, places, strided, 1, finish_one, slabs.finished_source, first, end,
         )  # fmt: skip
     elif ends & (rows_ticket >= 0):
         back.poison_all(result, result_bytes, num_fields)
@@ -191,12 +191,12 @@ def finish_one(
     slots = points.slots_here(call, codes)
     there = back.sent_here(call, source)
     lacks = back.lacking(there, absent)
-    place = source % sync.word(call, words.STRIDE)
+    segment = source % sync.word(call, words.STRIDE)
     num_nodes = sync.word(call, words.NUM_NODES)
-    flags = flags_of(call, 0, place, tag)  # on their way while this node's rows are added up
-    to = place
+    flags = flags_of(call, 0, segment, tag)  # on their way while this node's rows are added up
+    to = segment
     if places:
-        to = points.cell_of(call, place, fanout, strided)
+        to = points.cell_of(call, segment, fanout, strided)
     is_lost = vectors.largest(lacks, 0)
     for part in range(parts):
         has, sums = of_rows.sum_here(
@@ -206,11 +206,11 @@ def finish_one(
         for first in range(0, num_nodes, NODES):
             found = flags
             if first > 0:
-                found = flags_of(call, first, place, tag)
+                found = flags_of(call, first, segment, tag)
             is_lost |= vectors.largest(found & slabs.LOST, 0)
             for node in range(first, tl.minimum(first + NODES, num_nodes)):
                 if vectors.pick(found, node - first, NODES) == slabs.SUMMED:
-                    slab = slabs.come_back(call, node)
+                    slab, place = slabs.come_back(call, node), slabs.place_of(call, node, segment)
                     row = slabs.row_back(call, slab, place, partial_bytes)
                     sums = add_partial(part, row, has, sums)
                     has = has | 1
@@ -227,10 +227,12 @@ def finish_one(
 
 
 @triton.jit
-def flags_of(call, first, place, tag):
+def flags_of(call, first, segment, tag):
     """What nodes from ``first`` on have of a segment of this rank, together: their flags, 0 of the
-    own node; lost if the rank there is out of step."""
-    _, exists, slab = nodes_from(call, first)
+    own node and where it has no place; lost if the rank there is out of step."""
+    node, exists, slab = nodes_from(call, first)
+    place = slabs.place_of(call, node, segment)
+    exists = exists & (place >= 0)
     told = tl.load(slab.to(tl.pointer_type(tl.int64)), mask=exists, other=0)
     flags = tl.load(slabs.flag_of(slab, place), mask=exists, other=0)
     return tl.where(exists & (told != slabs.tag_back(call, tag)), slabs.LOST, flags)

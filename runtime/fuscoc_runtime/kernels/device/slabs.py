@@ -1,13 +1,14 @@
-"""Slabs: what a rank sends the rank of its own place in another node, all of one fixed size.
+"""Slabs: what a rank sends the rank of its own place in another node, of sizes that are fixed.
 
-In a dispatch every source segment has a place in the slab of every node, the same in all. A slab
-has a header, then a word for every point, then what its rank has counted of them (`hop_counts`),
-then the table that places keys, if one does, then the rows, of the target's fields. The word says
-in its lower half to which rank of that node the point goes, and its key, as a slot code says rank
-and slot; where the relation gives slots, nothing is counted, and the slot itself is there. In its
-upper half are the bits of the weight. It is -1 if the point does not go there, and places without
-any such point hold no row. On the way back a slab has a header, a flag for every place, and what
-the node's rows of a segment add up to.
+In a dispatch every source segment has a place in the slab of every node, the same in all; or, where
+ranks alone decide where segments go, in those of the nodes that it goes to (`place_of`). A slab has
+a header, then a word for every point, then what its rank has counted of them (`hop_counts`), then
+the table that places keys, if one does, then the rows, of the target's fields. The word says in its
+lower half to which rank of that node the point goes, and its key, as a slot code says rank and
+slot; where the relation gives slots, nothing is counted, and the slot itself is there. In its upper
+half are the bits of the weight. It is -1 if the point does not go there, and places without any
+such point hold no row. On the way back a slab has a header, a flag for every place, and what the
+node's rows of a segment add up to.
 
 A large slab travels in rounds, of the rows of some places each; all that is said of points goes
 with the first one.
@@ -137,6 +138,27 @@ def cell_of(call, source, fanout: tl.constexpr, strided: tl.constexpr):
 
 
 @triton.jit
+def places_of(call, node):
+    """How many segments have places in the slab of a node: in that of this rank's own, which stays,
+    each one."""
+    own = node == sync.word(call, words.NODE)
+    return tl.where(own, sync.word(call, words.STRIDE), sync.word(call, words.SLAB_PLACES))
+
+
+@triton.jit
+def place_of(call, node, segment):
+    """The place of a segment of this rank in the slab of a node, or of several; -1 if it has none
+    there."""
+    at = segment + node * 0
+    table = sync.word(call, words.PLACES_AT)
+    if table != 0:
+        of_node = table.to(tl.pointer_type(tl.int32)) + node * sync.word(call, words.STRIDE)
+        exists = node < sync.word(call, words.NUM_NODES)
+        at = tl.load(of_node + segment, mask=exists, other=-1).to(tl.int64)
+    return at
+
+
+@triton.jit
 def others_source(call, first, end, index):
     """The segment at an index of those of other nodes from the places ``first`` to ``end``."""
     node = index // (end - first)
@@ -151,20 +173,40 @@ def own_source(call, first, end, index):
 
 
 @triton.jit
+def finished_source(call, first, end, index):
+    """The same of those that are finished from there on, in their order."""
+    segment = first + index
+    order = sync.word(call, words.ORDER_AT)
+    if order != 0:
+        segment = tl.load(order.to(tl.pointer_type(tl.int32)) + segment).to(tl.int64)
+    return own_source(call, 0, end, segment)
+
+
+@triton.jit
+def places_in_turn(call, first):
+    """Of each other node, in the turn that begins with the place ``first``."""
+    left = sync.word(call, words.SLAB_PLACES) - first
+    return tl.minimum(sync.word(call, words.STAGED_PLACES), left)
+
+
+@triton.jit
 def num_reduced(call, first, most):
     """Segments of each other rank, of which there are at ``most`` so many, whose rows are reduced
     before those from the place ``first`` on are added up: all of a turn at its begin."""
-    room, stride = sync.word(call, words.STAGED_PLACES), sync.word(call, words.STRIDE)
-    places = tl.minimum(room, stride - first)
-    return tl.where((first % room == 0) & (most > 0), sync.word(call, words.NUM_NODES) * places, 0)
+    begins = (first % sync.word(call, words.STAGED_PLACES) == 0) & (most > 0)
+    own = tl.where(first == 0, sync.word(call, words.STRIDE), 0)
+    others = (sync.word(call, words.NUM_NODES) - 1) * places_in_turn(call, first)
+    return tl.where(begins, others + own, 0)
 
 
 @triton.jit
 def reduced_source(call, first, index):
-    """The segment at an index of these."""
-    stride = sync.word(call, words.STRIDE)
-    places = tl.minimum(sync.word(call, words.STAGED_PLACES), stride - first)
-    return index // places * stride + first + index % places
+    """The segment at an index of these: what will travel, then, in the first turn, what is of this
+    node."""
+    places = places_in_turn(call, first)
+    others = (sync.word(call, words.NUM_NODES) - 1) * places
+    of_other = others_source(call, first, first + places, tl.minimum(index, others - 1))
+    return tl.where(index < others, of_other, own_source(call, 0, 0, index - others))
 
 
 @triton.jit
@@ -186,7 +228,7 @@ def num_taken_on(call, first, end):
 @triton.jit
 def is_last(call, end):
     """Whether these are the last places."""
-    return end >= sync.word(call, words.STRIDE)
+    return end >= sync.word(call, words.SLAB_PLACES)
 
 
 @triton.jit
@@ -200,8 +242,9 @@ def load_points(call, source, point, mask, fanout: tl.constexpr):
     """Words of points, among those of all nodes, of the node that a segment has landed from; -1 if
     its slab is of another call."""
     node = source // sync.word(call, words.STRIDE)
-    slab, num_points = landed(call, node), sync.word(call, words.STRIDE) * fanout
-    word = tl.load(point_words(slab) + point - node * num_points, mask=mask, other=-1)
+    slab, at = landed(call, node), point - node * sync.word(call, words.STRIDE) * fanout
+    there = mask & (at < places_of(call, node) * fanout)
+    word = tl.load(point_words(slab) + at, mask=there, other=-1)
     return tl.where(is_of(slab, tag_of(call)), word, -1)
 
 

@@ -20,7 +20,7 @@ SLOT_MASK = tl.constexpr((1 << num_slot_bits(room())) - 1)
 OUT_OF_RANGE = tl.constexpr(-2)  # its rank: that, its key or what it looks up does not exist
 
 # Words of the table.
-WINDOWS = tl.constexpr(102 if IS_WIDE.value else 0)  # [MAX_RANKS] base of every rank's window, as
+WINDOWS = tl.constexpr(105 if IS_WIDE.value else 0)  # [MAX_RANKS] base of every rank's window, as
 # mapped here: of few they lie at the address that kernels have in a register
 RANK = tl.constexpr(8)
 NUM_RANKS = tl.constexpr(9)
@@ -124,7 +124,12 @@ TABLES_AT = tl.constexpr(99)  # i64 [2 parities][ranks of all nodes], numbers of
 SLAB_TABLE = tl.constexpr(100)  # where a slab has that table, i64 [keys], in bytes
 MOST_SLOTS = tl.constexpr(101)  # that a rank may have where nodes tell each other a verdict; see
 # `verdicts`; 0: they do not
-NUM_WORDS = tl.constexpr(102 + IS_WIDE.value * MAX_RANKS.value)
+SLAB_PLACES = tl.constexpr(102)  # of a slab, for segments of the rank that sends it
+PLACES_AT = tl.constexpr(103)  # address of i32 [nodes][stride]: the place of each of this rank's
+# segments in the slab of a node, -1: none; 0: all slabs have the same places for the same segments
+ORDER_AT = tl.constexpr(104)  # address of i32 [stride]: these in the order in which combines finish
+# them; 0: their own
+NUM_WORDS = tl.constexpr(105 + IS_WIDE.value * MAX_RANKS.value)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
