@@ -5,17 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.demo.generate import source_shape
 from fuscoc_runtime.demo.verify import check_result, check_rows, expect, slot_keys, work_on
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
 from fuscoc_runtime.engine.node.rail_calls import RailCalls
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.reference import RankData
-from fuscoc_runtime.scalar import builtin_extents
+from fuscoc_runtime.scalar import Scope, builtin_extents
 from tests.node_exact.rank_work import told
 from tests.node_triton.rank_work import batch, by_field, filled_up, run, said_by, source_of
 from tests.rails.exact_work import counts, open_shuffle
@@ -140,6 +142,48 @@ def gradients(
     close = 1e-5 if x.dtype == torch.float32 else 5e-2
     torch.testing.assert_close(found, wanted, rtol=close, atol=close)
     shuffle.check()
+
+
+def weighed(
+    group: Any, artifact: str, topology: str, opens: Callable[..., Shuffle], **options: Any
+) -> None:
+    """Sums of rows that go to several slots each, by weights of a dispatch and of a combine, along
+    a known routing, too; gradients of rows and weights. A rank refuses a combine in between."""
+    shuffle = opens(group, artifact, topology, **options)
+    rank, num_ranks = shuffle.rank, shuffle.topology.num_ranks
+    here = Scope(builtin_extents(rank, num_ranks))
+    shape, random = source_shape(shuffle.spec, here), torch.Generator().manual_seed(rank)
+    [field], fanout = shuffle.spec.declared.source.fields, shuffle.spec.program.fanout
+    x, w = (
+        torch.rand((*shape, *last), generator=random).to(shuffle.device).requires_grad_()
+        for last in (field.shape, (fanout,))
+    )
+    handle = None
+    for is_late in (False, True, False):
+        early, late = ({}, {"w": w}) if is_late else ({"w": w}, {})
+        routing = {} if handle is None else {"handle": handle}
+        rows, handle = shuffle.dispatch(x, **early, **routing)
+        result = shuffle.combine(rows, handle, **late)
+        wanted = x * w.sum(-1, keepdim=True)
+        torch.testing.assert_close(result, wanted)
+        back = torch.rand(result.shape, generator=random).to(shuffle.device)
+        for found, right in zip(
+            torch.autograd.grad(result, [x, w], back),
+            torch.autograd.grad(wanted, [x, w], back),
+            strict=True,
+        ):
+            torch.testing.assert_close(found, right)
+        with torch.no_grad():
+            if rank == num_ranks - 1:
+                said = said_by(partial(shuffle.combine, x[:, :1, :1], handle, w=w.detach()))
+                assert "has the shape" in said
+            else:
+                lost = shuffle.combine(rows.detach(), handle, w=w.detach())
+                kept = ~lost.isnan().any(-1)
+                torch.testing.assert_close(lost[kept], wanted[kept])
+    while said_by(shuffle.check) != "no error":
+        pass
+    shuffle.close()
 
 
 ROWS = "rows"

@@ -14,7 +14,7 @@ from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.node_triton.given_specs import EXAMPLES, TEXTS, example
 from tests.node_triton.test_any_spec import STATEFUL, Ranks
-from tests.rails import exact_given_work, exact_pieces_work
+from tests.rails import exact_given_work, exact_pieces_work, exact_work, static_specs
 from tests.rails.test_any_spec import GPU
 from tests.rails.test_packed import SHAPES, check_calls, ranks
 from tests.rails.test_rails import check_that_the_last_is_named
@@ -130,6 +130,17 @@ def test_gradients(pool: Pool, name: str, topology: str) -> None:
     num_ranks = ranks_of(topology)
     sizes = (2, 3, 0, 1)[:num_ranks]
     pool.run(exact_pieces_work.gradients, num_ranks, path(SPECS[name]), topology, sizes)
+
+
+@pytest.mark.parametrize(
+    ("topology", "in_rounds"),
+    [("2x1", True), *(pytest.param(each, True, marks=NIGHTLY) for each in ("2x2", "4x1", "3x2"))],
+)
+def test_weighted_sums_of_a_static_shuffle(pool: Pool, topology: str, in_rounds: bool) -> None:
+    """Weights go to the places that segments have."""
+    opens = exact_work.open_in_rounds if in_rounds else exact_work.open_shuffle
+    text = static_specs.uneven("every", 15, 2, "f32", 5, is_weighted=True)
+    pool.run(exact_pieces_work.weighed, ranks_of(topology), path(text), topology, opens)
 
 
 MISTAKES = {

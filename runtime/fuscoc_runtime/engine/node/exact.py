@@ -306,8 +306,8 @@ class ExactNode:
         self._epoch += 1
         self._again.launch({"call": table.data_ptr(), "number": -1, "ticket": 1}, 1)
 
-    def refuse_combine(self, known: Known | None) -> None:
-        """Take a combine's turn without joining it."""
+    def refuse_combine(self, known: Known | None, is_late: bool) -> None:
+        """Take a combine's turn without joining it, whose weights are late elsewhere, too."""
         table = self._new_table(BACK, {"routing": self._routing})
         self._tell_peers(table, 0, 0, 0, self._routing, refuses=True)
 

@@ -225,6 +225,7 @@ class ExactEngine:
         own = self._own(handle)
         if self.shuffle.program.combine is None:
             raise self.checker.problem(self.shuffle.name, "has no combine in its spec")
+        is_late = self._brings_weights(own, named)
         with self._turn():
             try:
                 given, weights = self._combined(rows, own, named)
@@ -233,9 +234,8 @@ class ExactEngine:
                     self.shuffle.program, own.source_shapes, self.members.device, make
                 )
             except Exception:
-                self.node.refuse_combine(self._known(own))
+                self.node.refuse_combine(self._known(own), is_late)
                 raise
-            is_late = bool(named) or not own.weights
             self.node.combine(given, own.known, list(results.values()), weights, is_late)
         return results
 
@@ -444,6 +444,13 @@ class ExactEngine:
                     raise self.checker.problem(name, problem)
         weights = self._weights({**handle.weights, **named}, handle.extents)
         return list(tensors.values()), weights
+
+    def _brings_weights(self, handle: object, named: Mapping[str, Any]) -> bool:
+        """Whether a combine is given weights, where those of the other ranks are, too."""
+        combine = self.shuffle.declared.combine
+        if combine is None or combine.weight is None or not isinstance(handle, ExactHandle):
+            return False
+        return combine.weight.input in named or not handle.weights
 
     def _own(self, handle: Any) -> Any:
         """That of a reply where it is in the handle of the dispatch."""

@@ -15,7 +15,7 @@ planned it, so nothing waits.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from fuscoc_runtime.engine.node.places import Places
 from fuscoc_runtime.engine.node.rail_calls import (
     RailCall,
     RailCalls,
+    RailKnown,
     RailWork,
     Shared,
     Submitted,
@@ -53,33 +54,6 @@ from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.plan.agree import attempt
-
-
-@dataclass(frozen=True, eq=False)
-class RailKnown(Known):
-    """``launched`` is of the segments that this rank has taken on, but for its ``sent``.
-
-    Attributes:
-        work: memory of the dispatch, with places for as many segments of every rank.
-        inputs, extents: of the relation, by name; no caller changes them.
-        ragged: where the segments of a ragged domain are.
-    """
-
-    work: RailWork
-    inputs: Mapping[str, Tensor]
-    extents: Mapping[str, int]
-    ragged: Ragged | None
-
-    @property
-    def num_sources(self) -> int:
-        """This rank's own."""
-        assert self.launched.sent is not None
-        return self.launched.sent.num_sources
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        tables = () if self.ragged is None else vars(self.ragged).values()
-        return [*super().tensors, *self.work.tensors, *self.inputs.values(), *tables]
 
 
 class ExactRails(ExactNode):
@@ -270,11 +244,15 @@ class ExactRails(ExactNode):
         assert isinstance(known, RailKnown)
         taken_on = None if weights is None else known.launched.weights
         if weights is not None and (is_late or taken_on is None):
-            places = known.work.places
-            exchange = self._points_between(places)
-            self._calls_of(places).slabs.put_at_places(weights, exchange.sent)
-            taken_on = exchange.carry_out()
+            taken_on = self._weights_between(known, weights)
         self._combine(known, known.number, self._program.fields_back(rows, results), taken_on)
+
+    def _weights_between(self, known: RailKnown, weights: Tensor) -> Tensor:
+        """Those of the segments that this rank has taken on, for its own."""
+        exchange = self._points_between(known.work.places)
+        slabs = self._calls_of(known.work.places).slabs
+        slabs.put_at_places(weights.view(-1, self._fanout), exchange.sent)
+        return exchange.carry_out()
 
     def refuse_dispatch(self, number: int) -> None:
         """Take the turn of a dispatch that plans without joining it."""
@@ -289,7 +267,7 @@ class ExactRails(ExactNode):
             call = RailCall(call_tag(number, known.number), known.number, 0, says=-1)
             self._refuse(known.work.places, call, known)
 
-    def refuse_combine(self, known: Known | None) -> None:
+    def refuse_combine(self, known: Known | None, is_late: bool) -> None:
         """Take a combine's turn without joining it; without its routing, that is not possible."""
         if known is None:
             self.is_out_of_step = True
@@ -297,6 +275,8 @@ class ExactRails(ExactNode):
         assert isinstance(known, RailKnown)
         names = [each.name for each in self._shuffle.program.buffers["source"]]
         nothing = {f"{part}.{name}": 0 for part in COMBINED for name in names}
+        if is_late:
+            self._weights_between(known, torch.empty(0, device=self._program.device))
         self._combine(known, -1, nothing, known.launched.weights)
 
     def gather(self, of_slot: Tensor) -> Tensor:

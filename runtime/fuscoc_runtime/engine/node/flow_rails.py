@@ -19,12 +19,12 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.engine.node.exact import Known, Work, grown
-from fuscoc_runtime.engine.node.exact_rails import ExactRails, RailKnown
+from fuscoc_runtime.engine.node.exact_rails import ExactRails
 from fuscoc_runtime.engine.node.flow_calls import FlowCalls
 from fuscoc_runtime.engine.node.flow_carry import FlowWork, Going, flow_kernels, going
 from fuscoc_runtime.engine.node.flow_counts import Counts
 from fuscoc_runtime.engine.node.flow_memory import FlowMemory
-from fuscoc_runtime.engine.node.rail_calls import RailCall, RailCalls, RailWork
+from fuscoc_runtime.engine.node.rail_calls import RailCall, RailCalls, RailKnown, RailWork
 from fuscoc_runtime.engine.node.report import Planned
 from fuscoc_runtime.engine.node.ways import find_ways
 from fuscoc_runtime.engine.probe import link_between

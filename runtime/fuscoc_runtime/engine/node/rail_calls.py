@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.rails import Rails
-from fuscoc_runtime.engine.node.exact import ENTRY, Work, telling_programs
+from fuscoc_runtime.engine.node.exact import ENTRY, Known, Work, telling_programs
 from fuscoc_runtime.engine.node.rail_commands import RailCommands, packing, rail_words
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.schedule import Programs
@@ -28,6 +28,7 @@ from fuscoc_runtime.engine.node.triton_memory import (
     with_words,
 )
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
+from fuscoc_runtime.engine.relation import Ragged
 from fuscoc_runtime.kernels.commands import Command, CommandList, Launch
 from fuscoc_runtime.kernels.loader import Kernel, address
 
@@ -57,6 +58,33 @@ def new_work(program: TritonProgram, num_sources: int, places: int) -> RailWork:
     buffers["weights"] = torch.empty(shape, dtype=torch.float32, device=program.device)
     own = new_points(program, num_sources)
     return RailWork(buffers, new_segments(program, num_sources), {}, places, own)
+
+
+@dataclass(frozen=True, eq=False)
+class RailKnown(Known):
+    """``launched`` is of the segments that this rank has taken on, but for its ``sent``.
+
+    Attributes:
+        work: memory of the dispatch, with places for as many segments of every rank.
+        inputs, extents: of the relation, by name; no caller changes them.
+        ragged: where the segments of a ragged domain are.
+    """
+
+    work: RailWork
+    inputs: Mapping[str, Tensor]
+    extents: Mapping[str, int]
+    ragged: Ragged | None
+
+    @property
+    def num_sources(self) -> int:
+        """This rank's own."""
+        assert self.launched.sent is not None
+        return self.launched.sent.num_sources
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        tables = () if self.ragged is None else vars(self.ragged).values()
+        return [*super().tensors, *self.work.tensors, *self.inputs.values(), *tables]
 
 
 @dataclass(frozen=True, eq=False)
