@@ -11,18 +11,28 @@ from typing import Any
 import torch.distributed as dist
 
 from fuscoc_runtime.topology import Topology
-from tests.rails import exact_given_work, exact_pieces_work, suite_gpu_run
+from tests.rails import (
+    exact_given_work,
+    exact_pieces_work,
+    exact_work,
+    static_specs,
+    suite_gpu_run,
+)
 from tests.rails.test_exact_pieces import MISTAKES, SIZES, SPECS
 
 MANY = (64, 0, 90, 33)
 """Outermost extents of a batch with more segments than there are places for."""
 
-compile_all = partial(suite_gpu_run.compile_all, texts=SPECS)
+TEXTS = {**SPECS, "weighed": static_specs.uneven("every", 15, 2, "f32", 5, is_weighted=True)}
+compile_all = partial(suite_gpu_run.compile_all, texts=TEXTS)
 
 
 def work(name: str, artifact: str, topology: Topology, **options: Any) -> None:
-    """Calls of many sizes, handles, gradients and mistakes."""
+    """Calls of many sizes, handles, gradients, weights and mistakes."""
     given, ranks = (None, artifact, str(topology)), topology.num_ranks
+    if name == "weighed":
+        exact_pieces_work.weighed(*given, exact_work.open_shuffle, **options)
+        return
     many = () if name == "spread" else (MANY, SIZES[name][0])  # its slots are for few
     batches = [sizes[:ranks] for sizes in (*SIZES[name], *many)]
     exact_given_work.batches(*given, batches, 1, **options)
@@ -43,4 +53,4 @@ def _check(said: Sequence[str], names: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(suite_gpu_run.main(SPECS, work))
+    sys.exit(suite_gpu_run.main(TEXTS, work))
