@@ -142,7 +142,6 @@ def test_reasons_for_no_triton_kernels_of_one_node(
 @pytest.mark.parametrize(
     ("name", "topology", "most", "reason"),
     [
-        ("static", Topology(2, 4), 16384, "bytes to other nodes"),
         ("repeating", Topology(2, 4), 8, "dedup"),
         ("moe", Topology(2, 144), 8, "144 ranks"),
         ("moe", Topology(2, 4), 8192, "118490112 bytes to other nodes"),

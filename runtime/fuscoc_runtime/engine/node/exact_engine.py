@@ -447,10 +447,10 @@ class ExactEngine:
 
     def _brings_weights(self, handle: object, named: Mapping[str, Any]) -> bool:
         """Whether a combine is given weights, where those of the other ranks are, too."""
-        combine = self.shuffle.declared.combine
-        if combine is None or combine.weight is None or not isinstance(handle, ExactHandle):
+        weight = self.shuffle.program.weight
+        if weight is None or not isinstance(handle, ExactHandle):
             return False
-        return combine.weight.input in named or not handle.weights
+        return weight.name in named or not handle.weights
 
     def _own(self, handle: Any) -> Any:
         """That of a reply where it is in the handle of the dispatch."""
