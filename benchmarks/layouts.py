@@ -37,6 +37,7 @@ HIDE_LAUNCH_CYCLES = 6_000_000  # the host takes 2 ms where sizes are evaluated 
 ULYSSES = {"tokens": 65536, "heads": 32, "width": 128, "block": 64}
 SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "ulysses": ("ulysses", ULYSSES),
+    "ulysses_64MB": ("ulysses", {**ULYSSES, "tokens": 16384}),
     "ulysses_4MB": ("ulysses", {**ULYSSES, "tokens": 1024}),
     "ulysses_1MB": ("ulysses", {**ULYSSES, "tokens": 256}),
     "fft": ("fft_transpose", {"nx": 256, "ny": 512, "nz": 512}),
@@ -312,25 +313,21 @@ def measure(
     num_sms: int | None,
     turns: int,
     barrier: Barrier,
-    lends: bool = False,
+    keeps: int = 0,
 ) -> list[str]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda", torch.cuda.current_device())
     case = of_case(name, rank, ranks, device)
     options = {} if num_sms is None else {"num_sms": num_sms}
-    max_sources = case.max_sources
-    if lends:  # which takes room for all of a source
-        options["lend_results"] = True
-        max_sources = max(max_sources, PAGES * name.startswith("kv"))
     with Shuffle(
         artifact(name, backend),
         group=dist.group.WORLD,
-        max_sources=max_sources,
+        max_sources=case.max_sources,
         capacity=case.capacity,
         **options,
     ) as shuffle:
         x = given(name, case, shuffle)
-        state, lent = {}, shuffle.engine.results  # None where results are their own
+        state = {}
 
         def dispatch() -> None:
             state["rows"], state["handle"] = shuffle.dispatch(x, **case.inputs)
@@ -358,8 +355,6 @@ def measure(
         if case.back is not None:
             calls |= {"back": combine, "torch back": torch_back}
             state["work"] = state["rows"].clone()
-            if lent is not None:
-                lent.fill_(0xA5)
             combine()
             shuffle.check()
             returned = flat(x if case.returned is None else case.returned)
@@ -371,11 +366,12 @@ def measure(
         if ranks == 1 or case.stays:
             copied = torch.empty_like(rows)
             calls["bound"] = lambda: copied.copy_(rows)
+        kept = [combine() or state["back"] for _ in range(keeps)]  # as a program may hold on to
         times = gpu_times(calls, turns, barrier)
         bound = times.pop("bound", case.num_remote / NVLINK * 1e6)
         assert shuffle.backend == backend
         sms = "all" if num_sms is None else str(num_sms)
-        sms += "" if lent is None else ", lent"
+        sms += f", {keeps} kept" if keeps else ""
         cells = [name, backend, sms, f"{bound:.1f}"]
         for key in ("there", "back"):
             if key in times:
@@ -389,6 +385,7 @@ def measure(
         if rank == 0:
             print("| " + " | ".join(cells) + " |", *wrong, flush=True)
         state.clear()
+        kept.clear()
         return wrong
 
 
@@ -424,7 +421,7 @@ def main() -> None:
     parser.add_argument("--sms", nargs="+", type=int, default=[0, 32, 16], help="0: all")
     parser.add_argument("--backend", nargs="+", default=["cuda"], choices=["cuda", "triton"])
     parser.add_argument("--turns", type=int, default=15)
-    parser.add_argument("--lends", action="store_true", help="results are lent")
+    parser.add_argument("--keeps", type=int, default=0, help="results that are kept meanwhile")
     options = parser.parse_args()
     if options.compile:
         compile_all(options.cases, options.backend)
@@ -440,7 +437,7 @@ def main() -> None:
     wrong = []
     for name, backend in taken(options.cases, options.backend):
         for sms in options.sms:
-            wrong += measure(name, backend, sms or None, options.turns, barrier, options.lends)
+            wrong += measure(name, backend, sms or None, options.turns, barrier, options.keeps)
             torch.cuda.empty_cache()
     dist.destroy_process_group()
     if wrong:

@@ -30,6 +30,7 @@ from torch import Tensor
 from benchmarks.moe_reference import actual, differences, reference
 from benchmarks.moe_shuffles import NcclDeduplicated, NcclNaive
 from benchmarks.moe_stack import MODES, Case, Stack, Timed, artifact, peak_bytes
+from benchmarks.verdict import exit_if_wrong
 from examples.moe_layer import Sizes
 from fuscoc_runtime import Shuffle
 
@@ -198,6 +199,7 @@ def main() -> None:
         }  # fmt: skip
         options.json.write_text(json.dumps({"setup": setup, "results": report}, indent=2))
     dist.destroy_process_group()
+    exit_if_wrong([{**e, "routing": f"{e['shape']}:{e['layers']}, {e['mode']}"} for e in report])
 
 
 if __name__ == "__main__":

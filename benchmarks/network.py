@@ -3,11 +3,9 @@
     python -m benchmarks.network --compile-only
     torchrun --nproc-per-node 4 -m benchmarks.network --nodes 2
 
-Every node's ranks get their own NCCL_HOSTID, so NCCL uses its socket transport between nodes and
-NVLink inside them; all contenders get the same threads and sockets. Where there are fewer GPUs than
-ranks, ranks of different nodes share one. ``build/network/nic.so`` (network_nic.c), preloaded,
-gives every rank a NIC of its own, of NIC_GB_PER_SECOND each way; otherwise they all share the
-loopback device.
+What lies between nodes is a wire of `network_wire.py`. Where there are fewer GPUs than ranks, ranks
+of different nodes share one. ``build/network/nic.so`` (network_nic.c), preloaded, gives every rank
+a NIC of its own, of NIC_GB_PER_SECOND each way; otherwise they all share the loopback device.
 
 Contenders are interleaved in one process group, on the same inputs, and verified in the same run. A
 time is that of the slowest rank, between events on its stream: the first comes after a barrier on
@@ -38,6 +36,7 @@ from benchmarks.network_cases import KINDS, Batch, Model, make_batch, routing
 from benchmarks.network_contenders import Contender, Fuscoc, KnownRouting, SeparatePermutes
 from benchmarks.network_nccl import Naive, RankDeduplicated, RawWire
 from benchmarks.network_report import Entry, idle_part, markdown, plot, summarise
+from benchmarks.network_wire import NETWORK, join, wire
 from benchmarks.nvlink_timing import Barrier
 from benchmarks.verdict import exit_if_wrong
 from fuscoc_runtime import Shuffle, Topology
@@ -48,6 +47,7 @@ NIC = Path(__file__).with_name("network_nic.c")
 OWN_SENDERS = "senders as they are"
 VARIANTS = {
     "fuscoc": "balance auto schedule auto",
+    "general engine": "balance auto schedule auto",
     OWN_SENDERS: "balance split schedule auto",
     "balancer off": "balance none schedule auto",
     "planner off": "dedup(none) balance none",
@@ -55,6 +55,8 @@ VARIANTS = {
     "pairwise stages": "balance auto schedule pairwise",
 }
 """What is compiled, by name: the options of its dispatch."""
+BY_HOSTS = ("general engine", OWN_SENDERS)
+"""Those of the general engine, which hosts plan for."""
 WARM_UP = 2
 HIDE_HOST_CYCLES = 4_000_000  # GPUs are kept busy for 2 ms while the hosts enqueue a call
 
@@ -81,7 +83,7 @@ def open_variant(name: str, topology: Topology, device: torch.device, *, trace: 
         # Kernels that wait must leave room for those they wait for, whichever rank's they are.
         num_sms = torch.cuda.get_device_properties(device).multi_processor_count // (sharing + 1)
     options: dict[str, int] = {}
-    if name == OWN_SENDERS:  # whose plan others follow: the general engine has one
+    if name in BY_HOSTS:
         sms = num_sms or torch.cuda.get_device_properties(device).multi_processor_count
         options = {"num_programs": 2 * sms}
     return Shuffle(path, topology=topology, device=device, trace=trace, num_sms=num_sms, **options)
@@ -164,7 +166,7 @@ def run_case(
         RankDeduplicated(batch, naive),
         *(Fuscoc(name, batch, shuffles[name]) for name in options.variants if name != "fuscoc"),
     ]
-    if topology.num_nodes > 1:  # inside one there is no plan on the host that others could follow
+    if OWN_SENDERS in shuffles and topology.num_nodes > 1:  # inside one no host has a plan
         # Permutes of a rank's own rows: it knows no others to send for.
         own = Fuscoc(OWN_SENDERS, batch, shuffles[OWN_SENDERS])
         contenders.append(SeparatePermutes(batch, own, node))
@@ -194,6 +196,7 @@ def run_case(
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--wire", type=wire, default=NETWORK, help="channels=N, channels=all")
     parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 2048])
     parser.add_argument("--kind", nargs="*", default=list(KINDS), choices=KINDS)
     parser.add_argument(
@@ -209,16 +212,20 @@ def arguments() -> argparse.Namespace:
 
 
 def save(
-    report: Sequence[Entry], path: Path | None, topology: Topology, idle: dict[str, float]
+    report: Sequence[Entry],
+    options: argparse.Namespace,
+    topology: Topology,
+    idle: dict[str, float],
 ) -> None:
     """The results so far, with what they were measured on."""
-    if path is None:
+    if options.json is None:
         return
     has_nic = "nic.so" in os.environ.get("LD_PRELOAD", "")
     setup = {
         "gpu": torch.cuda.get_device_name(),
         "gpus": torch.cuda.device_count(),
         "topology": str(topology),
+        "wire": options.wire,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "nccl": ".".join(map(str, torch.cuda.nccl.version())),
@@ -226,7 +233,7 @@ def save(
         "mps": "CUDA_MPS_PIPE_DIRECTORY" in os.environ,
         "wire_idle": idle,
     }
-    path.write_text(json.dumps({"setup": setup, "results": list(report)}, indent=2))
+    options.json.write_text(json.dumps({"setup": setup, "results": list(report)}, indent=2))
 
 
 def cases(
@@ -253,28 +260,15 @@ def main() -> None:
         compile_variants(model)
         compile_nic(ARTIFACTS / "nic.so")
         return
-    # Streams and NCCL's communicators share hardware queues otherwise, and wait for each other.
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     topology = Topology(options.nodes, num_ranks // options.nodes)
-    num_gpus, m = torch.cuda.device_count(), topology.ranks_per_node
-    if m > num_gpus:
-        raise SystemExit(f"a node's {m} ranks need a GPU each, and there are {num_gpus}")
-    # Ranks of one node are on different GPUs, whatever the others use.
-    number = rank if m == 1 or num_gpus >= num_ranks else topology.local_rank(rank)
-    device = torch.device("cuda", number % num_gpus)
-    os.environ["NCCL_HOSTID"] = f"node-{topology.node(rank)}"
-    # Each thread spins while anything is under way: with more of them, they displace one another.
-    os.environ.setdefault("NCCL_SOCKET_NTHREADS", "1")
-    os.environ.setdefault("NCCL_NSOCKS_PERTHREAD", "16")
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
+    device = join(topology, options.wire)
     nodes = [list(topology.node_ranks(number)) for number in range(topology.num_nodes)]
     node, _ = dist.new_subgroups_by_enumeration(nodes)  # type: ignore[no-untyped-call]
     shuffles = {
         name: open_variant(name, topology, device, trace=False)
         for name in VARIANTS
-        if name in (*options.variants, "fuscoc", OWN_SENDERS)
+        if name in (*options.variants, "fuscoc")
     }
     report: list[Entry] = []
     idle: dict[str, float] = {}
@@ -284,14 +278,14 @@ def main() -> None:
         report += found
         if rank == 0:
             print(markdown(found), flush=True)
-            save(report, options.json, topology, idle)
+            save(report, options, topology, idle)
     if options.trace is not None:
         shuffle = open_variant("fuscoc", topology, device, trace=True)
         idx = routing("uniform", options.tokens[0], model, topology, rank)
         idle = trace_calls(shuffle, make_batch(model, idx, topology, device), options.trace)
     if rank == 0:
         print("wire idle between first and last slice:", idle, flush=True)
-        save(report, options.json, topology, idle)
+        save(report, options, topology, idle)
         if options.plot:
             plot(report, options.plot)
     for shuffle in shuffles.values():

@@ -134,19 +134,14 @@ class Batch:
         here = idx[idx // per_rank == self.rank]
         return here.sort(stable=True).values
 
-    def ideal_rows(self) -> int:
-        """Rows that this rank sends (or receives, if that is more) over the network if every token
-        goes once to every other node and a node's ranks share evenly; collective."""
+    def crossing(self) -> Tensor:
+        """int64 [nodes, nodes], rows from a node to another if every token goes once to every node
+        that wants it; collective."""
         nodes, m = self.topology.num_nodes, self.topology.ranks_per_node
-        experts_per_node = self.moe.num_experts // nodes
-        node = self.all_idx // experts_per_node  # [ranks, tokens, topk]
-        tile = torch.zeros(nodes, nodes, dtype=torch.int64)
-        for source in range(len(node)):
-            for target in range(nodes):
-                tile[source // m, target] += int((node[source] == target).any(1).sum())
-        tile.fill_diagonal_(0)
-        busiest = max(int(tile.sum(0).max()), int(tile.sum(1).max()))
-        return -(-busiest // m)
+        node = self.all_idx // (self.moe.num_experts // nodes)  # [ranks, tokens, topk]
+        wanted = torch.stack([(node == target).any(2).sum(1) for target in range(nodes)], 1)
+        tile = wanted.view(nodes, m, nodes).sum(1).cpu()
+        return tile.fill_diagonal_(0)
 
 
 def make_batch(model: Model, idx: Tensor, topology: Topology, device: torch.device) -> Batch:

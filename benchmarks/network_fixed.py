@@ -3,14 +3,15 @@
     python -m benchmarks.network_fixed --compile-only
     torchrun --nproc-per-node 2 -m benchmarks.network_fixed --json fixed.json
 
-Every rank is a node of its own, by an NCCL_HOSTID of its own, so NCCL uses its network transport
-between them (preload ``nic.so`` of `network.py` for a NIC each); where there are fewer GPUs than
-ranks they share one. Contenders are fuscoc with ``max_sources``, fuscoc without it, its general
-engine, which hosts plan for, and raw sends and receives of the bytes that must cross; they run in
-turn on the same inputs, and rows and sums are verified before and after they are timed. Calls are
-asynchronous: they run beside the caller's stream, which waits for them, as raw sends do. They can
-also be *in line*, on the caller's stream, as a step that needs their rows at once makes them, and,
-of fixed capacity where NCCL takes all ranks for those of one host, graphs that are replayed.
+``--nodes`` nodes lie on a wire of `network_wire.py` (preload ``nic.so`` of `network.py` for a NIC
+each); where there are fewer GPUs than ranks they share one. Contenders are fuscoc with
+``max_sources``, fuscoc without it, its general engine, which hosts plan for, and raw sends and
+receives of the bytes that must cross, by one communicator, a message a peer, and by two and by four
+that share its channels, in slices; they run in turn on the same inputs, and rows and sums are
+verified before and after they are timed. Calls are asynchronous: they run beside the caller's
+stream, which waits for them, as raw sends do. They can also be *in line*, on the caller's stream,
+as a step that needs their rows at once makes them, and, of fixed capacity where NCCL takes all
+ranks for those of one host, graphs that are replayed.
 
 Microseconds, medians, of the slowest rank:
 
@@ -19,8 +20,8 @@ Microseconds, medians, of the slowest rank:
 - *idle*: until dispatch and combine have ended, from the call of the first, on an idle GPU.
 - *busy*: the GPU's time of a call between events, while it was busy before, so that it does not
   wait for the host; *total* of both, one behind the other, captured as one graph.
-- *beyond* is what the total is beyond that of raw sends, and *MB* what windows and tables, or the
-  buffers of raw sends, take of a rank's memory.
+- *beyond* is what the total is beyond that of the fastest raw sends, and *MB* what windows and
+  tables, or the buffers of raw sends, take of a rank's memory.
 
 ``--gemm`` adds a table of the same calls beside a GEMM (`network_gemm.py`).
 """
@@ -31,6 +32,7 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +45,17 @@ from benchmarks.network_cases import Batch, Model, make_batch, routing
 from benchmarks.network_contenders import Contender
 from benchmarks.network_gemm import Call, Gemms, beside_gemms
 from benchmarks.network_nccl import RawWire
+from benchmarks.network_wire import NETWORK, channels, communicators, join, wire
 from benchmarks.nvlink_timing import Barrier
 from benchmarks.verdict import exit_if_wrong
 from fuscoc_runtime import Shuffle, Topology
+from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.face.open import PROGRAMS_PER_SM
 
 ARTIFACT = Path("build/network-fixed")
 KINDS = ("uniform", "single-node")
 WARM_UP = 3
-WIRES = "network, or channels=N: NVLink as so many of NCCL's channels, a GPU a rank"
+WHOLE = 1 << 40  # a slice
 COLUMNS = (
     "host dispatch", "host combine", "idle", "busy dispatch", "busy combine", "total",
 )  # fmt: skip
@@ -213,17 +217,22 @@ def run_case(
     idx = routing(kind, tokens, model, topology, dist.get_rank())
     batch = make_batch(model, idx, topology, device)
     given: dict[str, Any] = {"topology": topology, "device": device, "num_sms": options.num_sms}
-    shuffles = []
+    shuffles, names = [], []
     for name in options.contenders:
         sizes = {} if name in (EXACT, EXACT_IN_LINE, GENERAL) else {"max_sources": tokens}
         if name == GENERAL:  # whose kernels alone have such a number
             sizes["num_programs"] = PROGRAMS_PER_SM * options.num_sms
-        shuffles.append(Shuffle(ARTIFACT, **sizes, **given))
+        shuffle = Shuffle(ARTIFACT, **sizes, **given)
+        if "max_sources" in sizes and not isinstance(shuffle.engine, NodeEngine):
+            shuffle.close()  # it says why when it is opened
+            continue
+        shuffles.append(shuffle)
+        names.append(name)
     contenders: list[Contender] = [
-        RawWire(batch, model, slice_bytes=len(batch.moe.x) * model.row_bytes),
+        *(raw_wire(batch, model, groups) for groups in options.groups),
         *(
             KINDS_OF_CALLS.get(name, Called)(name, batch, shuffle)
-            for name, shuffle in zip(options.contenders, shuffles, strict=True)
+            for name, shuffle in zip(names, shuffles, strict=True)
         ),
     ]
     wrong = {each.name: each.verify() for each in contenders}
@@ -256,12 +265,21 @@ def run_case(
         )
     for shuffle in shuffles:
         shuffle.close()
+    raw = min(entry["total"] for entry in report[: len(options.groups)])
     for entry in report:
-        entry["beyond"] = round(entry["total"] - report[0]["total"], 1)
+        entry["beyond"] = round(entry["total"] - raw, 1)
     if options.gemm:
         for entry, found in zip(report, beside, strict=True):
             entry["gemm"] = {**vars(found), "hidden": found.hidden, "slowed": found.slowed}
     return report
+
+
+def raw_wire(batch: Batch, model: Model, groups: Sequence[dist.ProcessGroup | None]) -> RawWire:
+    if len(groups) == 1:
+        return RawWire(batch, model, WHOLE)
+    found = RawWire(batch, model, groups=groups)
+    found.name = f"raw wire, {len(groups)} communicators"
+    return found
 
 
 def slowest(times: Tensor) -> Tensor:
@@ -277,7 +295,7 @@ def megabytes(contender: Contender) -> float:
         memory = contender.shuffle.memory()
         return memory.num_bytes / 1e6
     assert isinstance(contender, RawWire), contender
-    return (contender.sent.nbytes + contender.received.nbytes) / 1e6
+    return contender.num_bytes / 1e6
 
 
 def medians(times: Tensor) -> list[float]:
@@ -298,23 +316,15 @@ def markdown(report: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def wire(text: str) -> int:
-    """How many channels NCCL may use; 0: the network."""
-    name, _, number = text.partition("=")
-    if text == "network":
-        return 0
-    if name != "channels" or not number.isdecimal() or int(number) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is neither network nor channels=N")
-    return int(number)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tokens", type=int, nargs="+", default=[16, 128, 512, 1024])
     parser.add_argument("--kind", nargs="*", default=list(KINDS))
     parser.add_argument("--iterations", type=int, default=31)
     parser.add_argument("--compile-only", action="store_true", help="write the artifact and stop")
-    parser.add_argument("--wire", type=wire, default=0, help=WIRES)
+    parser.add_argument("--nodes", type=int, help="else one for every rank")
+    parser.add_argument("--wire", type=wire, default=NETWORK, help="channels=N, channels=all")
+    parser.add_argument("--communicators", type=int, nargs="*", default=[2, 4], help="besides one")
     names = FIXED, IN_LINE, CAPTURED, EXACT, EXACT_IN_LINE, GENERAL
     parser.add_argument("--contenders", nargs="+", choices=names, default=[FIXED, EXACT, GENERAL])
     parser.add_argument("--num-sms", type=int, help="for copies; else all, or a share of them")
@@ -326,18 +336,12 @@ def main() -> None:
 
         fuscoc.compile(Model().spec("backend triton"), ARTIFACT)
         return
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    num_gpus, topology = torch.cuda.device_count(), Topology(num_ranks, 1)
-    device = torch.device("cuda", rank % num_gpus)
-    if options.wire:
-        os.environ["NCCL_MAX_P2P_NCHANNELS"] = str(options.wire)
-    else:
-        os.environ["NCCL_HOSTID"] = f"node-{rank}"
-        os.environ.setdefault("NCCL_SOCKET_NTHREADS", "1")  # as in `network.py`
-        os.environ.setdefault("NCCL_NSOCKS_PERTHREAD", "16")
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
+    num_nodes = options.nodes or num_ranks
+    num_gpus, topology = torch.cuda.device_count(), Topology(num_nodes, num_ranks // num_nodes)
+    device, most = join(topology, options.wire), channels(options.wire)
+    counts = [each for each in options.communicators if most is None or each <= most]
+    options.groups = [[None], *(communicators(count, options.wire) for count in counts)]
     sms = torch.cuda.get_device_properties(device).multi_processor_count
     sharing = -(-num_ranks // num_gpus)
     if options.num_sms is None:
@@ -355,7 +359,7 @@ def main() -> None:
                 if options.json is not None:
                     setup = {"gpu": torch.cuda.get_device_name(), "gpus": num_gpus}
                     setup |= {"topology": str(topology), "torch": torch.__version__}
-                    setup |= {"channels": options.wire}
+                    setup |= {"wire": options.wire}
                     options.json.write_text(json.dumps({"setup": setup, "results": report}))
     dist.destroy_process_group()
     exit_if_wrong(report)

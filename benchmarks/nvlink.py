@@ -41,7 +41,7 @@ from benchmarks.moe_cases import (
 from benchmarks.nvlink_contenders import Batch, Contender, Fuscoc
 from benchmarks.nvlink_graph import Replay
 from benchmarks.nvlink_nccl import AllGather, AllToAll
-from benchmarks.nvlink_peers import find_peers, use_nvshmem
+from benchmarks.nvlink_peers import Make, find_peers, use_nvshmem
 from benchmarks.nvlink_report import Entry, markdown, plot
 from benchmarks.nvlink_timing import (
     Barrier,
@@ -203,6 +203,36 @@ def measure(
     return entries
 
 
+def measure_case(
+    topk_idx: torch.Tensor,
+    options: argparse.Namespace,
+    shuffles: Shuffles,
+    peers: Sequence[Make],
+    owner: torch.Tensor,
+    generator: torch.Generator,
+) -> list[dict[str, object]]:
+    """All contenders on one routing; what they hold is let go of before the next case."""
+    model = SHAPES[options.shape]
+    batch = make_batch(model, topk_idx, generator, owner)
+    contenders = shuffles.contenders(model, batch, owner)
+    if not options.no_nccl:
+        contenders += [
+            AllToAll(model, batch, owner, dedup).contender(f"NCCL a2a, {name}")
+            for name, dedup in (("rank-deduplicated", True), ("naive", False))
+        ]
+        contenders.append(AllGather(model, batch).contender("NCCL all-gather, reduce-scatter"))
+        contenders += [make(model, batch, owner) for make in peers]
+    replays: dict[str, Callable[[], Replay]] = {}
+    if options.graph:
+        orders = [
+            torch.randperm(len(topk_idx), device=topk_idx.device, generator=generator)
+            for _ in range(NUM_REPLAYED)
+        ]
+        others = [make_batch(model, topk_idx[order], generator, owner) for order in orders]
+        replays = shuffles.replays(model, others)
+    return measure(contenders, replays, batch, owner, options)
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--shape", choices=SHAPES, default="deepseek-v3")
@@ -266,25 +296,9 @@ def main() -> None:
     shuffles = Shuffles.open(options, max(sizes))
     entries: list[Entry] = []
     for kind, topk_idx in cases:
-        batch = make_batch(model, topk_idx, generator, owner)
-        contenders = shuffles.contenders(model, batch, owner)
-        if not options.no_nccl:
-            contenders += [
-                AllToAll(model, batch, owner, dedup).contender(f"NCCL a2a, {name}")
-                for name, dedup in (("rank-deduplicated", True), ("naive", False))
-            ]
-            contenders.append(AllGather(model, batch).contender("NCCL all-gather, reduce-scatter"))
-            contenders += [make(model, batch, owner) for make in peers]
         case = {"routing": kind, "num_tokens": topk_idx.shape[0]}
-        replays: dict[str, Callable[[], Replay]] = {}
-        if options.graph:
-            orders = [
-                torch.randperm(len(topk_idx), device=device, generator=generator)
-                for _ in range(NUM_REPLAYED)
-            ]
-            others = [make_batch(model, topk_idx[order], generator, owner) for order in orders]
-            replays = shuffles.replays(model, others)
-        entries += [case | entry for entry in measure(contenders, replays, batch, owner, options)]
+        measured = measure_case(topk_idx, options, shuffles, peers, owner, generator)
+        entries += [case | entry for entry in measured]
     if rank == 0:
         report(entries, {} if options.no_nccl else skipped, options)
     dist.destroy_process_group()

@@ -61,6 +61,7 @@ class Table:
     most: int = 1 << 30
 
 
+BEFORE = "network_before.md"
 SLABS, FIRST = "### Own rows read where they are", "## The first rows"
 WIRES = "### All wires, captured calls, fewer SMs, GEMMs"
 TABLES = (
@@ -69,9 +70,9 @@ TABLES = (
           "testbed-nvlink-4", 1e-6, shape="mixtral-8x7b"),
     Table("2 GPUs", "fitted", "nvlink.md", "## Two GPUs", 0, "testbed-nvlink-2", 1e-6,
           contender="fuscoc cuda"),
-    Table("NICs, 2048 tokens", "fitted", "network.md", "### 2048 tokens a rank", 0,
+    Table("NICs, 2048 tokens", "fitted", BEFORE, "### 2048 tokens a rank", 0,
           "testbed-nics-2x2", 1e-3, tokens=2048),
-    Table("a fast wire, few tokens", "fitted", "network.md", SLABS, 0, "testbed-wire-2x1", 1e-6,
+    Table("a fast wire, few tokens", "fitted", BEFORE, SLABS, 0, "testbed-wire-2x1", 1e-6,
           contender="fixed capacity", most=128),
     Table("4 GPUs", "judged", "nvlink.md",
           "# One NVLink node: dispatch and combine of a mixture of experts", 0,
@@ -79,11 +80,11 @@ TABLES = (
     Table("4 GPUs, longer inputs", "judged", "nvlink.md",
           "# One NVLink node: dispatch and combine of a mixture of experts", 1,
           "testbed-nvlink-4", 1e-6),
-    Table("NICs, 4096 tokens", "judged", "network.md", "### 4096 tokens a rank", 0,
+    Table("NICs, 4096 tokens", "judged", BEFORE, "### 4096 tokens a rank", 0,
           "testbed-nics-2x2", 1e-3, tokens=4096),
-    Table("NICs, four nodes", "judged", "network.md", "## Four nodes: stages", 0,
+    Table("NICs, four nodes", "judged", BEFORE, "## Four nodes: stages", 0,
           "testbed-nics-4x1", 1e-3, tokens=4096),
-    Table("NICs, one rank a node", "judged", "network.md", "## One rank a node, a GPU each", 0,
+    Table("NICs, one rank a node", "judged", BEFORE, "## One rank a node, a GPU each", 0,
           "testbed-nics-2x1", 1e-3),
     Table("2 GPUs, another version", "judged", "versions.md",
           "## One NVLink node, 1 × 2 ranks, `max_sources`, CUDA kernels, µs", 0,
@@ -98,9 +99,9 @@ TABLES = (
     Table("NICs, another version", "judged", "versions.md",
           "## Two nodes of one rank, a NIC of 3.5 GB/s each, 4096 tokens, ms", 0,
           "testbed-nics-2x1", 1e-3, tokens=4096, contender="fuscoc"),
-    Table("a fast wire, more tokens", "judged", "network.md", SLABS, 0, "testbed-wire-2x1", 1e-6,
+    Table("a fast wire, more tokens", "judged", BEFORE, SLABS, 0, "testbed-wire-2x1", 1e-6,
           contender="fixed capacity", least=512),
-    Table("fast wires, one run", "judged", "network.md", WIRES, 0, "testbed-wire-2x1", 1e-6,
+    Table("fast wires, one run", "judged", BEFORE, WIRES, 0, "testbed-wire-2x1", 1e-6,
           contender="fixed capacity"),
 )  # fmt: skip
 

@@ -1,5 +1,5 @@
 """What the Triton kernels of fixed capacity that move rows take of a rank: its window and, between
-nodes, slabs; and the same for the rows of a reply.
+nodes, slabs; and the same for the rows of a reply. And what CUDA's take for results of pieces.
 
 Formulae of ``max_sources``, as ``segments``, and of the ``capacity`` of a dense target whose length
 only calls say. Every part begins at a multiple of ``ALIGNMENT``.
@@ -24,6 +24,7 @@ from fuscoc.explain.formula import (
     with_values,
 )
 from fuscoc.lang.dtypes import ITEM_BYTES
+from fuscoc_runtime.comm.results import NUM_RESULTS
 from fuscoc_runtime.engine.node.crossing import crossing
 from fuscoc_runtime.engine.node.slabs import (
     COUNT_BYTES,
@@ -115,6 +116,19 @@ def _slabs(
             "slabs back", "sums to every node, and what comes", _sum(HEADER_BYTES, *back), 2 * nodes
         ),
     )
+
+
+def results(shuffle: ShuffleSpec, topology: Topology, segments: Formula) -> Part | None:
+    """Those that peers store into by CUDA's kernels; none where there are none."""
+    program, cuda = shuffle.program, shuffle.cuda
+    lends = cuda is not None and cuda.pieces is not None and not cuda.pieces.entry_points
+    if not lends or program.combine is None or topology.ranks_per_node == 1:
+        return None
+    row_bytes = segment_bytes(program.buffers["target"][:1]) * program.fanout
+    if program.every_rank:
+        row_bytes *= topology.ranks_per_node
+    use = "what comes back, of two calls, at the source"
+    return Part("results", use, product(segments, row_bytes), NUM_RESULTS)
 
 
 def total(parts: tuple[Part, ...]) -> Formula:

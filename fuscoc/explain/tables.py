@@ -18,6 +18,7 @@ from fuscoc.explain.tiles import sizes
 from fuscoc.lang.dtypes import ITEM_BYTES, spelled
 from fuscoc.lang.reductions import REDUCTIONS
 from fuscoc.tables import titled_table
+from fuscoc_runtime.comm.results import FEW_SMS, LENT_BYTES
 from fuscoc_runtime.engine.bounds import extents_of
 from fuscoc_runtime.engine.node.state import ALIGNMENT
 from fuscoc_runtime.face.choice import choose_triton
@@ -64,6 +65,7 @@ def show(
         _buffers(shuffle, values, plan),
         *_reply_buffers(shuffle, values),
         *_fixed(shuffle, values, topology),
+        *_results(shuffle, values, topology),
         _kernels(shuffle),
         _backends(shuffle, topology),
         _tiles(shuffle),
@@ -297,15 +299,18 @@ def _reply_buffers(shuffle: ShuffleSpec, values: Mapping[str, int]) -> list[Tabl
     return [table]
 
 
+def _fixed_segments(shuffle: ShuffleSpec, values: Mapping[str, int]) -> int | Symbol:
+    segments = with_values(facts.num_segments(shuffle), values)
+    return segments if isinstance(segments, int) else Symbol("max_sources", "max_sources")
+
+
 def _fixed(
     shuffle: ShuffleSpec, values: Mapping[str, int], topology: Topology | None
 ) -> list[Table]:
     """Memory of a fixed capacity, where the Triton kernels have it, and rows are moved."""
     if topology is None:
         return []
-    segments = with_values(facts.num_segments(shuffle), values)
-    if not isinstance(segments, int):
-        segments = Symbol("max_sources", "max_sources")
+    segments = _fixed_segments(shuffle, values)
     best = next(each.name for each in backends(shuffle, topology) if each.usable)
     node = choose_triton(shuffle, topology, segments if isinstance(segments, int) else 1)
     if isinstance(node, str) or node.pieces is not None or best not in TRITON_FIXED:
@@ -320,6 +325,24 @@ def _fixed(
         table.add_row(each.name, escape(each.use), escape(f"{times}{text(each.num_bytes)}"))
     table.add_row("window", "what ranks of the node store into", escape(_size(fixed.total(window))))
     table.caption = f"Every part begins at a multiple of {ALIGNMENT:,} bytes."
+    return [table]
+
+
+def _results(
+    shuffle: ShuffleSpec, values: Mapping[str, int], topology: Topology | None
+) -> list[Table]:
+    """Memory that CUDA's kernels take for results that peers store into, where they do."""
+    if topology is None or not backends(shuffle, topology)[0].usable:
+        return []
+    taken = fixed.results(shuffle, topology, _fixed_segments(shuffle, values))
+    if taken is None:
+        return []
+    title = f"Memory of a rank for results, with `max_sources` on {topology}, by CUDA's kernels"
+    table = titled_table(title, ["part", "of"], ["bytes"])
+    size = escape(f"{taken.count} × {text(taken.num_bytes)}")
+    table.add_row(taken.name, escape(taken.use), size)
+    least = f"one has {LENT_BYTES >> 20} MiB or more"
+    table.caption = f"Where {least}, with `num_sms` below {FEW_SMS}; beside the windows."
     return [table]
 
 
@@ -368,7 +391,7 @@ def _backends(shuffle: ShuffleSpec, topology: Topology | None) -> Table:
 
 
 def _tiles(shuffle: ShuffleSpec) -> Table:
-    title = "Tiles of the kernels inside one node"
+    title = "Tiles of the kernels"
     table = titled_table(title, ["kernels", "size", "", "because"], [])
     before = ""
     for size in sizes(shuffle):

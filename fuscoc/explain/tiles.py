@@ -1,4 +1,4 @@
-"""Why the kernels inside one node have the sizes that they have: docs/tiles.md in numbers."""
+"""Why kernels have the sizes that they have: docs/tiles.md in numbers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class Size:
 
 
 def sizes(shuffle: ShuffleSpec) -> Iterator[Size]:
-    """Those of every kind of kernels that a shuffle has inside one node."""
+    """Those of every kind of kernels that a shuffle has. Between nodes Triton's are those of one
+    node, unless pieces move there as rows."""
     leaving, row_bytes = (
         sum(ITEM_BYTES[each.dtype] * each.num_elems for each in shuffle.program.buffers[end])
         for end in ("source", "target")
@@ -53,9 +54,12 @@ def sizes(shuffle: ShuffleSpec) -> Iterator[Size]:
     for variant in shuffle.cuda.variants if shuffle.cuda else ():
         for name, why in _cuda(variant, row_bytes, combines).items():
             yield Size(f"CUDA, {variant.arch}", name, variant.tile[name], why)
-    if shuffle.node is not None:
-        for name, why in _triton(shuffle.node.tile, max(leaving, row_bytes)).items():
-            yield Size("Triton", name, shuffle.node.tile[name], why)
+    node = shuffle.node
+    of_triton = {"Triton": node, "Triton, between nodes": node and node.between}
+    for kernels, spec in of_triton.items():
+        if spec is not None:
+            for name, why in _triton(spec.tile, max(leaving, row_bytes)).items():
+                yield Size(kernels, name, spec.tile[name], why)
 
 
 def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str]:

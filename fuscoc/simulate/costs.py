@@ -24,14 +24,14 @@ class Costs:
     plan: float = 0.91e-3
     """From the call of a dispatch until its first slice is gathered: points counted, counts of all
     ranks exchanged, the hop planned. Fitted; 0.6 to 0.85 ms in a trace of fuscoc alone
-    (docs/benchmarks/network.md, where the time goes)."""
+    (docs/benchmarks/network_before.md, where the time goes: likewise what comes next)."""
     plan_again: float = 30e-6
-    """The same with the handle of an earlier dispatch (docs/benchmarks/network.md, likewise)."""
+    """The same with the handle of an earlier dispatch."""
     handover: float = 0.5e-3
-    """By how much later it is where ranks send rows for others (docs/benchmarks/network.md)."""
+    """By how much later it is where ranks send rows for others."""
     describe: float = 2.2e-3
-    """From then until the other ranks' descriptions have come: nothing is forwarded before
-    (docs/benchmarks/network.md: at 2.5 to 3 ms from the call). A plan that is there needs none."""
+    """From then until the other ranks' descriptions have come: nothing is forwarded before, at
+    2.5 to 3 ms from the call. A plan that is there needs none."""
     layout: float = 0.0
     """The same of separate operators that have no forwarders: what is sent where, and where it is
     put. Nothing here: the project's contenders find it outside of their calls."""

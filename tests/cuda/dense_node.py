@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from fuscoc_runtime.demo.packing import domain_points
 from fuscoc_runtime.demo.verify import tolerance
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.arguments import Arguments, Checker
+from fuscoc_runtime.engine.node import pieces
 from fuscoc_runtime.engine.node.cuda import new_node, node_program
 from fuscoc_runtime.engine.node.pieces import PiecesNode
 from fuscoc_runtime.engine.node.ragged import ragged_evaluator
@@ -32,6 +34,7 @@ from fuscoc_runtime.topology import Topology
 
 UNTOUCHED = 0xA5  # in every byte of a row before a call
 SPARE = 3  # of segments and slots
+FEW_SMS = 16  # on which results are lent
 
 
 def join_ranks() -> torch.device:
@@ -72,7 +75,7 @@ class Batch:
 
 class Dense:
     """The kernels of an artifact on this rank, with room for the calls that ``data`` are and
-    ``spare`` segments. They may have results ``lent``."""
+    ``spare`` segments. They may lend results, on few SMs."""
 
     def __init__(
         self,
@@ -96,10 +99,14 @@ class Dense:
         named = os.environ.get(ARCH_VARIABLE, "sm_{}{}".format(*torch.cuda.get_device_capability()))
         variant = next(v for v in self.shuffle.cuda.variants if int(v.arch[3:]) <= int(named[3:]))
         program = node_program(self.artifact, self.shuffle, variant)
-        self.node = new_node(program, Limits(most, capacity), dist.group.WORLD, device)
-        if lends:
-            assert isinstance(self.node, PiecesNode)
-            self.node.lend_results()
+        with mock.patch.object(pieces, "LENT_BYTES", 0):
+            self.node = new_node(
+                program,
+                Limits(most, capacity),
+                dist.group.WORLD,
+                device,
+                Schedule(num_sms=FEW_SMS * lends),
+            )
         self._ragged = ragged_evaluator(self.artifact, self.shuffle, self.node)
         self._checker = Checker(self.shuffle, self.rank, self.num_ranks, device)
 
@@ -185,11 +192,13 @@ class Dense:
 
     def combine(self, batch: Batch, handle: Launched) -> dict[str, Tensor]:
         assert batch.worked is not None
-        before = 0 if self.node.zeroes_results else 77
-        results = {name: torch.empty_like(each) for name, each in batch.source.items()}
-        if isinstance(self.node, PiecesNode) and (lent := self.node.results) is not None:
-            ((name, like),) = results.items()
-            results[name] = lent[: like.nbytes].view(like.dtype).view(like.shape)
+        before, make = 0 if self.node.zeroes_results else 77, torch.empty
+        if isinstance(self.node, PiecesNode) and self.node.results is not None:
+            make = self.node.results.empty
+        results = {
+            name: make(each.shape, dtype=each.dtype, device=each.device)
+            for name, each in batch.source.items()
+        }
         for each in results.values():
             each.fill_(before)
         self.node.combine(list(batch.worked.values()), handle, list(results.values()))

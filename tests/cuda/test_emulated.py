@@ -13,16 +13,19 @@ from typing import Any
 import pytest
 import torch
 
+from fuscoc.explain import fixed
 from fuscoc_runtime.engine.node import pieces
 from fuscoc_runtime.engine.node.pieces import PiecesNode
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Trouble
+from fuscoc_runtime.topology import Topology
 from tests.cuda import dense_run
 from tests.cuda.dense_node import ranks_of
 from tests.cuda.emulation import ranks as emulation
 from tests.cuda.emulation.ranks import emulated_ranks
 
 HOST = torch.device("cpu")
+NUM_COMBINES, LENT = 1, 48  # words of a state
 
 Compiled = Callable[..., Path]
 
@@ -109,23 +112,40 @@ def test_calls(
 def test_lent_results(
     case: str, num_ranks: int, arch: int, dense: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Into which peers store, in the same calls."""
+    """Into which peers store, in the same calls; then some that ranks by turns do not lend, whose
+    own they are then."""
     monkeypatch.setenv("FUSCOC_CUDA_ARCH", f"sm_{arch}")
     folder = dense(case)
 
     def calls() -> list[str]:
         run = dense_run.Run(folder, case, HOST, range(2), lends=True)
+        node = run.dense.node
+        assert isinstance(node, PiecesNode)
+        assert isinstance(node.results, emulation.Results)
+
+        def lent() -> int:
+            emulation.synchronize()
+            return int(node.state[LENT])
+
+        most = run.dense.node.limits.max_sources
+        told = fixed.results(run.dense.shuffle, Topology(1, num_ranks), most)
+        assert told is not None
+        assert told.count * told.num_bytes == node.results.num_bytes, "what explain says"
         wrong = all_calls(run)
-        assert isinstance(run.dense.node, PiecesNode)
-        [rows], results = run.dense.node.rows, run.dense.node.results
-        assert results is not None
-        before = rows._version
-        torch.autograd.graph.increment_version(results)
-        if rows._version != before:
-            wrong.append("rows that autograd has saved go with the results")
+        if lent() != (all_of := 2 * len(run.batches)):
+            wrong.append(f"{lent()} is the latest that was lent, not {all_of}")
+        node.results.elsewhere = num_ranks + 1
+        wrong += all_calls(run)
+        latest, staged = lent(), int(node.state[NUM_COMBINES]) - 2 * all_of  # which count twice
+        if not (latest > all_of and 0 < staged < all_of):
+            wrong.append(
+                f"{staged} of {all_of} are staged, and {latest} is the latest that was lent"
+            )
+        node.results.elsewhere = 0
         wrong += run.refusal(of_combine=True) + run.refusal()
         # What is told of troubles is that of the refusals.
-        return wrong + [each for each in all_calls(run) if "Trouble" not in each]
+        wrong += [each for each in all_calls(run) if "Trouble" not in each]
+        return wrong + ["none is lent at last"] * (lent() != int(node.state[NUM_COMBINES]))
 
     with emulated_ranks(num_ranks, arch) as world:
         assert world.run(calls) == []
@@ -139,7 +159,8 @@ def test_few_ctas(case: str, dense: Compiled, monkeypatch: pytest.MonkeyPatch) -
 
     def noted(node: PiecesNode, kernel: Any, *given: Any) -> Any:
         chosen = of_few(node, kernel, *given)
-        few.append(chosen is not kernel)
+        if kernel in node._few:
+            few.append(chosen is not kernel)
         return chosen
 
     monkeypatch.setattr(PiecesNode, "_of_few", noted)

@@ -157,6 +157,9 @@ def test_reasons_for_no_fixed_capacity_between_nodes(
     for held in (Topology(2, 4), Topology(128, 8), Topology(2, 72)):
         assert choose_triton(spec("moe"), held, 16) == spec("moe").node
     assert choose_triton(spec("moe"), Topology(2, 4), 4096) == spec("moe").node
+    static = spec("static").node  # half of whose 1024 rows cross, whatever there is room for
+    assert static is not None
+    assert choose_triton(spec("static"), Topology(2, 4), 16384) == static.between
 
 
 @pytest.mark.parametrize(

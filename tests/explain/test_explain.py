@@ -232,7 +232,7 @@ def test_everything_is_printed(explain) -> None:
     code, out, _ = explain(EXAMPLES / "vit_patches.fsc")
     assert code == 0
     assert ["pixels", "42", "B", "14", "2", "B", "14", "at", "3", "×", "width(n)"] in rows_of(out)
-    assert "Tiles of the kernels inside one node" in out
+    assert "Tiles of the kernels" in out
 
 
 @pytest.mark.parametrize("name", EXAMPLE_NAMES)
@@ -241,6 +241,13 @@ def test_tiles_fill_what_they_say(name: str) -> None:
     shuffle = example(name)
     found = list(tiles.sizes(shuffle))
     computes = any(cast.normalise is not None for cast in shuffle.declared.casts)
+    between = {size.name: size.value for size in found if size.kernels == "Triton, between nodes"}
+    found = [size for size in found if size.kernels != "Triton, between nodes"]
+    if shuffle.node is None or shuffle.node.between is None:
+        assert not between
+    else:  # where pieces are moved as rows
+        assert between.keys() >= {"plan_points", "row_warps", "tile_rows"}
+        assert between.items() <= shuffle.node.between.tile.items()
     if shuffle.reply is not None or computes:
         assert {size.kernels for size in found} == {"Triton"}
         return
@@ -366,7 +373,18 @@ def test_memory_of_a_fixed_capacity(explain) -> None:
     assert "4 × 65,536 × cdiv(max_sources," in explain(*given)[1]
     given = EXAMPLES / "vit_patches.fsc", "--topology"
     assert "588 × capacity" in explain(*given, "2x1")[1]  # of rows; inside a node pieces are told
-    assert "Memory of a rank" not in explain(*given, "1x2")[1]
+    assert "Memory of a rank with" not in explain(*given, "1x2")[1]
+
+
+def test_memory_of_results_that_peers_store_into(explain) -> None:
+    """Of two, of segments of 64 × 128 × 2 bytes, if the size is known."""
+    title = "Memory of a rank for results"
+    out = explain(EXAMPLES / "ulysses.fsc", "--topology", "1x2")[1]
+    assert title in out
+    assert f"2 × {4096 // 64 // 2 * 32 * 64 * 128 * 2:,}" in out
+    assert "2 × 588 × max_sources" in explain(EXAMPLES / "vit_patches.fsc", "--topology", "1x2")[1]
+    for example, topology in (("ulysses", "1x1"), ("ulysses", "2x2"), ("moe", "1x2")):
+        assert title not in explain(EXAMPLES / f"{example}.fsc", "--topology", topology)[1]
 
 
 def test_nodes_of_many_ranks(explain) -> None:

@@ -14,12 +14,11 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-import torch
 
 import fuscoc
 from fuscoc_runtime.topology import Topology
+from tests.gpus import ROOT, need_gpus
 
-ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT, LONGEST = 8, 30
 
 
@@ -60,7 +59,7 @@ def kill_one(artifact: Path, topology: str, kind: str, seed: int) -> list[str]:
     finally:
         for rank in ranks:
             rank.kill()
-    assert [rank.returncode for rank in others] == [0] * len(others)
+    assert [rank.returncode for rank in others] == [0] * len(others), outputs
     errors = [json.loads(output.splitlines()[-1]) for output in outputs]
     assert [error["type"] for error in errors] == ["HopTimeoutError"] * len(errors), errors
     assert [error["peer"] for error in errors] == [victim] * len(errors), errors
@@ -69,18 +68,22 @@ def kill_one(artifact: Path, topology: str, kind: str, seed: int) -> list[str]:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("topology", "kind"),
+    ("topology", "kind", "policy"),
     [
-        *product(["1x2", "2x1", "2x2"], ["sync", "async"]),
-        ("1x2", "fixed"),
-        ("1x2", "replayed"),
-        ("2x1", "fixed"),
+        *product(["1x2", "2x1", "2x2", "4x1"], ["sync", "async"], [""]),
+        *product(["1x2", "2x1", "2x2", "4x1"], ["fixed"], [""]),
+        ("1x2", "replayed", ""),
+        ("2x2", "sync", "balance rebalance"),
+        ("4x1", "sync", "schedule fast"),
     ],
 )
-def test_a_killed_rank_is_named(tmp_path: Path, topology: str, kind: str) -> None:
-    if torch.cuda.device_count() < 2:
-        pytest.skip(f"needs 2 GPUs, found {torch.cuda.device_count()}")
-    fuscoc.compile(ROOT / "examples" / "moe.fsc", tmp_path / "moe")
+def test_a_killed_rank_is_named(tmp_path: Path, topology: str, kind: str, policy: str) -> None:
+    """Where rows travel as flows, too. Ranks of fixed capacity share no GPU."""
+    need_gpus(Topology.parse(topology).num_ranks if kind == "fixed" else 2)
+    dedup = "dedup(node, rank)"
+    text = (ROOT / "examples" / "moe.fsc").read_text()
+    assert dedup in text
+    fuscoc.compile(text.replace(dedup, f"{dedup} {policy}"), tmp_path / "moe")
     kill_one(tmp_path / "moe", topology, kind, 0)
 
 

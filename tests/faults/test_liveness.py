@@ -308,3 +308,23 @@ def test_what_ends_after_closing_is_nobodys_concern(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(liveness, "_start_time", lambda pid: None)
     _wait_until(watched.someone_ended)
     assert not closed._gone
+
+
+ENDS_WHILE_A_THREAD_WAITS = """
+import time
+from datetime import timedelta
+from torch._C._distributed_c10d import HashStore
+from fuscoc_runtime.comm import liveness
+
+class Lingering:  # until the thread is back from C++, where nothing else would take so long
+    def __del__(self, sleep=time.sleep):
+        sleep(1)
+
+lingering, store = Lingering(), HashStore()
+liveness._beside(lambda: store.wait(["never"], timedelta(seconds=0.3)))
+"""
+
+
+def test_a_process_may_end_while_a_thread_waits_for_the_store() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDS_WHILE_A_THREAD_WAITS], capture_output=True)
+    assert done.returncode == 0, done.stderr

@@ -34,7 +34,9 @@ def compile_all(folder: Path, policy: str = "") -> None:
 
 
 def _by(text: str, policy: str) -> str:
-    """A shuffle whose dispatch has a policy, too."""
+    """A shuffle whose dispatch has the policy, too, if there is one."""
+    if not policy:
+        return text
     found, number = re.subn(r"(dispatch .*\*\])", rf"\1 {policy}", text)
     assert number == 1
     return found

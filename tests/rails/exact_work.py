@@ -124,6 +124,19 @@ def waits(group: Any, artifact: str, topology: str) -> list[int]:
     return found
 
 
+def late_weights(group: Any, artifact: str, topology: str) -> None:
+    """Weights that come with combine, of segments of two indices, the inner one of two."""
+    shuffle = open_shuffle(group, artifact, topology)
+    for number in range(2):
+        given = data_of(shuffle.rank, 4, number)
+        by_two = {name: each.view(2, 2, *each.shape[1:]) for name, each in given.items()}
+        late = {"weights": by_two.pop("weights")}
+        rows, handle = shuffle.dispatch(**by_two)
+        found = shuffle.combine(by_slot(rows, handle), handle, **late)
+        close(found.flatten(0, 1), summed(given))
+    shuffle.check()
+
+
 def too_large(group: Any, artifact: str, topology: str) -> list[type]:
     """Calls that slabs do not carry are the general engine's, on all ranks; what handles they
     leave."""

@@ -8,9 +8,9 @@ from unittest import mock
 
 import torch
 
+from fuscoc_runtime.comm import lanes
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.requests import StartRound
-from fuscoc_runtime.engine.node import flow_rails
 from fuscoc_runtime.engine.node.flow_memory import Rows
 from fuscoc_runtime.engine.node.flow_rails import FlowRails
 from tests.node_exact.rank_work import HIDDEN, data_of
@@ -32,7 +32,7 @@ def amounts(
     for number, each in enumerate(batches):
         with (
             exact_work.counts(Rails, "_wait_for") as posted,
-            mock.patch.object(flow_rails, "LANE_BYTES", 1 << 30 if number % 2 else 1),
+            mock.patch.object(lanes, "LANE_BYTES", 1 << 30 if number % 2 else 1),
         ):
             run(shuffle, batch(shuffle.spec, each, seed + number), combines=1)
         rounds = [what for _, what in posted if isinstance(what, StartRound)]

@@ -11,6 +11,7 @@ compiles the artifacts.
 from __future__ import annotations
 
 import argparse
+import operator
 import os
 import sys
 from typing import Any
@@ -28,13 +29,16 @@ from tests.rails.models import MODELS
 
 TIMEOUT = 60.0
 BESIDE = 60
+ROWS, ROOM = 100, 128
+"""Of every rank, for one rank's slots."""
 
 
 def join(topology: Topology, is_one_host: bool) -> torch.device:
     """A job of such nodes. NCCL takes those with host ids of their own for several hosts."""
     rank, gpus = int(os.environ["RANK"]), torch.cuda.device_count()
     # Ranks of one node are on different GPUs, whatever the others use.
-    number = rank if topology.ranks_per_node == 1 else topology.local_rank(rank)
+    has_own = gpus >= topology.num_ranks or topology.ranks_per_node == 1
+    number = rank if has_own else topology.local_rank(rank)
     device = torch.device("cuda", number % gpus)
     if not is_one_host:
         os.environ["NCCL_HOSTID"] = f"node-{topology.node(rank)}"
@@ -158,16 +162,14 @@ def refused_capture(runs: Runs) -> None:
 
 
 def mistakes(artifact: str, wrong: list[str], **options: Any) -> None:
-    """Two ranks: keys that do not exist and rows without a slot are told on the rank that gave
-    them."""
-    shuffle = Shuffle(artifact, max_sources=MOST, capacity=128, **options)
-    device = shuffle.device
-    rank, hidden = shuffle.rank, MODELS[-1].hidden
-    idx = torch.zeros(100, MODELS[-1].topk, dtype=torch.int64, device=device)
+    """Keys that do not exist and rows without a slot are told on the rank that gave them."""
+    shuffle = Shuffle(artifact, max_sources=MOST, capacity=ROOM, **options)
+    device, rank = shuffle.device, shuffle.rank
+    idx = torch.zeros(ROWS, MODELS[-1].topk, dtype=torch.int64, device=device)
     idx[:, 1:] = -1
     if rank == 1:
         idx[0, 0] = 10**6
-    x = torch.ones(100, hidden, device=device)
+    x = torch.ones(ROWS, MODELS[-1].hidden, device=device)
     _, handle = shuffle.dispatch(x, topk_idx=idx, topk_weights=torch.ones_like(idx).float())
     said = []
     while True:
@@ -176,27 +178,29 @@ def mistakes(artifact: str, wrong: list[str], **options: Any) -> None:
             break
         except FuscoRuntimeError as error:
             said.append(str(error))
-    if rank == 0:  # 100 rows of rank 0 have slots, then 28 of those of rank 1
-        wrong += [f"rank 0 is told {each}" for each in said]
-    elif "1 points" not in said[0] or "71 points of rank 1" not in said[1] or len(said) != 2:
-        wrong.append(f"rank 1 is told {said}")
-    if int(handle.dropped) != 72 * rank:
+    bad = int(rank == 1)
+    lost = without_slot(rank) - bad
+    told = ["1 points"] * bad + [f"{lost} points of rank {rank}"] * (lost > 0)
+    if len(said) != len(told) or not all(map(operator.contains, said, told)):
+        wrong.append(f"rank {rank} is told {said}")
+    if int(handle.dropped) != lost + bad:
         wrong.append(f"{int(handle.dropped)} points are dropped")
 
 
 def captured_drops(artifact: str, wrong: list[str], **options: Any) -> None:
-    """Two ranks, a graph: rows without a slot in the other node are told of every replay."""
-    shuffle = Shuffle(artifact, max_sources=MOST, capacity=128, **options)
+    """A graph: rows without a slot in another node are told of every replay."""
+    shuffle = Shuffle(artifact, max_sources=MOST, capacity=ROOM, **options)
     device, rank, replays = shuffle.device, shuffle.rank, 3
-    idx = torch.full((100, MODELS[-1].topk), -1, dtype=torch.int64, device=device)
-    x, weights = torch.ones(100, MODELS[-1].hidden, device=device), torch.ones_like(idx).float()
+    idx = torch.full((ROWS, MODELS[-1].topk), -1, dtype=torch.int64, device=device)
+    x, weights = torch.ones(ROWS, MODELS[-1].hidden, device=device), torch.ones_like(idx).float()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         _, handle = shuffle.dispatch(x, topk_idx=idx, topk_weights=weights)
-    idx[:, 0] = 0  # 100 rows of rank 0 have slots, then 28 of those of rank 1
+    idx[:, 0] = 0
+    lost = without_slot(rank)
     for _ in range(replays):
         graph.replay()
-        if int(handle.dropped) != 72 * rank:
+        if int(handle.dropped) != lost:
             wrong.append(f"{int(handle.dropped)} points of a graph are dropped")
     graph.reset()
     try:
@@ -204,8 +208,13 @@ def captured_drops(artifact: str, wrong: list[str], **options: Any) -> None:
         said = "no error"
     except FuscoRuntimeError as error:
         said = str(error)
-    if (f"{72 * replays} points" if rank == 1 else "no error") not in said:
+    if (f"{lost * replays} points" if lost else "no error") not in said:
         wrong.append(f"rank {rank} is told {said} of a graph")
+
+
+def without_slot(rank: int) -> int:
+    """Of as many rows of every rank, all to rank 0, where those of lower ranks come first."""
+    return min(ROWS, max(0, (rank + 1) * ROWS - ROOM))
 
 
 def main() -> int:
@@ -223,11 +232,12 @@ def main() -> int:
         slabs.STAGING_BYTES = given.staging_bytes
     device = join(given.topology, given.one_host)
     options = {"topology": given.topology, "device": device, "timeout": TIMEOUT}
+    options["num_sms"] = share(device)
     wrong: list[str] = []
     for number, (artifact, model) in enumerate(zip(given.artifacts, MODELS, strict=True)):
         if given.only not in (None, number):
             continue
-        runs = Runs(artifact, model, wrong, num_sms=share(device), **options)
+        runs = Runs(artifact, model, wrong, **options)
         assert isinstance(runs.shuffle.engine.node, RailNode)
         if model == MODELS[0]:
             if given.one_host:
@@ -244,10 +254,9 @@ def main() -> int:
             gradients(runs)
             if given.one_host:
                 captured_gradients(runs)
-            if dist.get_world_size() == 2:
-                mistakes(artifact, wrong, **options)
-                if given.one_host:
-                    captured_drops(artifact, wrong, **options)
+            mistakes(artifact, wrong, **options)
+            if given.one_host:
+                captured_drops(artifact, wrong, **options)
         if dist.get_rank() == 0:
             print(f"{model}: {len(wrong)} wrong so far", flush=True)
     return told(wrong)

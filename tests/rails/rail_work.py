@@ -15,12 +15,17 @@ from unittest import mock
 
 import torch
 
+from fuscoc_runtime.comm import lanes
 from fuscoc_runtime.comm.rails import Rails
+from fuscoc_runtime.comm.requests import StartRound
 from fuscoc_runtime.demo.generate import source_shape
+from fuscoc_runtime.engine import probe
 from fuscoc_runtime.engine.node import slabs
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.face import open as face_open
 from fuscoc_runtime.face.shuffle import Shuffle
+from fuscoc_runtime.plan.links import Link
 from fuscoc_runtime.scalar import Scope, builtin_extents
 from tests.node_triton import given_work, rank_work
 from tests.node_triton.rank_work import batch, run, said_by
@@ -37,6 +42,25 @@ def several_hosts() -> Iterator[None]:
     host = mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}")
     with mock.patch.multiple(slabs, ROUND_BYTES=1, MESSAGE_BYTES=1), host:
         yield
+
+
+def on_lanes(group: Any, artifact: str, work: Callable[..., Any], *given: Any) -> tuple[Any, int]:
+    """``work`` where the network between hosts is taken to want four lanes, each for a few bytes;
+    and how many lanes were used."""
+    command, used = Rails.command, {0}
+
+    def noted(rails: Rails, what: StartRound, *others: Any, lane: int = 0, **named: Any) -> Any:
+        used.add(lane)
+        return command(rails, what, *others, lane=lane, **named)
+
+    slow = Link(1e9, 1e-5, num_lanes=4)
+    with (
+        mock.patch.object(face_open, "_measures", return_value=True),
+        mock.patch.object(probe, "link_between", return_value=slow),
+        mock.patch.multiple(lanes, LANE_BYTES=64, ALIGNMENT=4),
+        mock.patch.object(Rails, "command", noted),
+    ):
+        return work(group, artifact, *given), max(used) + 1
 
 
 def under_way(rails: Rails) -> int:

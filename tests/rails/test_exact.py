@@ -106,6 +106,18 @@ def test_one_wait_a_dispatch_and_none_a_combine(pool: Pool) -> None:
         assert waits == [1, 0, 0, 0]
 
 
+def test_late_weights_of_segments_of_two_indices(pool: Pool) -> None:
+    text = SMALL
+    for one, two in (
+        ("index t : tokens ", "index t : tokens   index u : 2 "),
+        ("by_row[t]", "by_row[t, u]"),
+        ("(t, k)", "(t, u, k)"),
+    ):
+        assert one in text
+        text = text.replace(one, two)
+    pool.run(exact_work.late_weights, 2, path(text), "2x1")
+
+
 @pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
 @pytest.mark.parametrize(
     "text", [SMALL, pytest.param(COMPACT, marks=NIGHTLY)], ids=["expanded", "compact"]

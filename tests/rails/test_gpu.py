@@ -6,31 +6,37 @@ from pathlib import Path
 
 import pytest
 
+from fuscoc_runtime.topology import Topology
 from tests.gpus import need_gpus, torchrun
 from tests.node_exact import models as exact
 from tests.rails import exact_gpu_run, exact_pieces_gpu_run, given_gpu_run
 from tests.rails.models import compile_all
 
+HOSTS = {"one host": ["--one-host"], "hosts": []}
+every_topology = pytest.mark.parametrize("topology", ["2x1", "2x2", "4x1"])
+on_hosts = pytest.mark.parametrize("hosts", HOSTS)
 
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("topology", "options"),
-    [("2x1", []), ("2x1", ["--one-host"]), ("2x2", []), ("2x2", ["--one-host"])],
-    ids=["2x1", "2x1 on one host", "2x2", "2x2 on one host"],
-)
-def test_models(topology: str, options: list[str], tmp_path: Path) -> None:
-    num_ranks = 2 if topology == "2x1" else 4
-    options = ["--topology", topology, *options]
-    torchrun(num_ranks, "tests/rails/gpu_run.py", *options, *compile_all(tmp_path))
+
+def run(script: str, topology: str, hosts: str, *artifacts: str | Path) -> None:
+    options = ["--topology", topology, *HOSTS[hosts]]
+    torchrun(Topology.parse(topology).num_ranks, script, *options, *artifacts)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("options", [[], ["--one-host"]], ids=["2x1", "2x1 on one host"])
-def test_given_slots(options: list[str], tmp_path: Path) -> None:
-    need_gpus(2)
+@every_topology
+@on_hosts
+def test_models(topology: str, hosts: str, tmp_path: Path) -> None:
+    need_gpus(Topology.parse(topology).num_ranks)
+    run("tests/rails/gpu_run.py", topology, hosts, *compile_all(tmp_path))
+
+
+@pytest.mark.gpu
+@every_topology
+@on_hosts
+def test_given_slots(topology: str, hosts: str, tmp_path: Path) -> None:
+    need_gpus(Topology.parse(topology).num_ranks)
     given_gpu_run.compile_all(tmp_path)
-    options = [str(tmp_path), "--topology", "2x1", *options]
-    torchrun(2, "tests/rails/given_gpu_run.py", *options)
+    run("tests/rails/given_gpu_run.py", topology, hosts, tmp_path)
 
 
 @pytest.mark.gpu
@@ -46,25 +52,20 @@ def test_policies(topology: str, policy: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("options", [[], ["--one-host"]], ids=["2x1", "2x1 on one host"])
-def test_exact_sizes(options: list[str], tmp_path: Path) -> None:
+@every_topology
+@on_hosts
+def test_exact_sizes(topology: str, hosts: str, tmp_path: Path) -> None:
     """Where one node may refuse a call for all, and replies."""
-    need_gpus(2)
+    need_gpus(Topology.parse(topology).num_ranks)
     exact_gpu_run.compile_all(tmp_path)
-    options = [str(tmp_path), "--topology", "2x1", *options]
-    torchrun(2, "tests/rails/exact_gpu_run.py", *options)
+    run("tests/rails/exact_gpu_run.py", topology, hosts, tmp_path)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("topology", "options"),
-    [("2x1", []), ("2x1", ["--one-host"]), ("2x2", ["--one-host"])],
-    ids=["2x1", "2x1 on one host", "2x2 on one host"],
-)
-def test_exact_sizes_of_pieces(topology: str, options: list[str], tmp_path: Path) -> None:
+@every_topology
+@on_hosts
+def test_exact_sizes_of_pieces(topology: str, hosts: str, tmp_path: Path) -> None:
     """And of static shuffles, and of ragged sources."""
-    num_ranks = 2 if topology == "2x1" else 4
-    need_gpus(num_ranks)
+    need_gpus(Topology.parse(topology).num_ranks)
     exact_pieces_gpu_run.compile_all(tmp_path)
-    options = [str(tmp_path), "--topology", topology, *options]
-    torchrun(num_ranks, "tests/rails/exact_pieces_gpu_run.py", *options)
+    run("tests/rails/exact_pieces_gpu_run.py", topology, hosts, tmp_path)

@@ -5,6 +5,7 @@ The only file that knows ``torch.distributed._symmetric_memory``, whose interfac
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,7 +21,10 @@ from torch.distributed.distributed_c10d import _get_process_group_store
 
 from fuscoc_runtime.comm.group import patience
 from fuscoc_runtime.comm.requests import Window
+from fuscoc_runtime.comm.results import LEAST_PART, NUM_RESULTS, PART_STEP, PooledResults
 from fuscoc_runtime.errors import NetworkError
+
+_log = logging.getLogger("fuscoc.runtime")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +41,7 @@ def allocate_symmetric(nbytes: int, node_group: dist.ProcessGroup, device: torch
         NetworkError: a GPU of the node has too little memory, and then all ranks raise it; or the
             GPUs cannot map each other's memory.
     """
-    rank, problem = dist.get_rank(node_group), ""
+    problem = ""
     operation = f"mapping {nbytes} bytes of {device} for its node"
     try:
         # Not symmetric_memory.empty: its memory pool lets several tensors share one mapping.
@@ -53,16 +57,46 @@ def allocate_symmetric(nbytes: int, node_group: dist.ProcessGroup, device: torch
         for peer, each in enumerate(problems):
             if each:
                 raise NetworkError(dist.get_global_rank(node_group, peer), operation, each)
-        handle = symmetric_memory.rendezvous(local, node_group)
+        bases, handle = _mapped(local, node_group)
     except NetworkError:
         raise
     except RuntimeError as error:
         raise NetworkError(dist.get_rank(), operation, str(error)) from error
-    offset = local.data_ptr() - handle.buffer_ptrs[rank]
-    bases = [base + offset for base in handle.buffer_ptrs]
     return MappedWindow(
         local[:nbytes], torch.tensor(bases, dtype=torch.int64, device=device), handle
     )
+
+
+def allocate_results(
+    nbytes: int, node_group: dist.ProcessGroup, device: torch.device
+) -> PooledResults | None:
+    """Memory for `NUM_RESULTS` results of ``nbytes`` on every rank of ``node_group``, which belongs
+    to the current stream; collective inside it. None if a rank has none: there is too little, or
+    its allocator makes no such pools, as where segments are expandable."""
+    part_bytes, problem = -(-max(nbytes, LEAST_PART) // PART_STEP) * PART_STEP, ""
+    size = NUM_RESULTS * part_bytes
+    try:
+        pool = torch.cuda.MemPool(symmetric_memory.get_mempool_allocator(device))
+        with torch.cuda.use_mem_pool(pool):
+            whole = torch.empty(size, dtype=torch.uint8, device=device)
+    except RuntimeError as error:
+        problem = str(error)
+    if any(problems := _tell(problem, node_group, device)):
+        rank = next(rank for rank, each in enumerate(problems) if each)
+        _log.info("results are staged: rank %d of the node: %s", rank, problems[rank])
+        return None
+    bases, handle = _mapped(whole, node_group)
+    begin = whole.data_ptr()
+    # The tensor is let go of, and results get what it had.
+    return PooledResults(pool, range(begin, begin + size), bases, handle)
+
+
+def _mapped(local: torch.Tensor, node_group: dist.ProcessGroup) -> tuple[list[int], Any]:
+    """Where memory of this kind begins on every rank, as mapped here, and what keeps it mapped;
+    collective."""
+    handle = symmetric_memory.rendezvous(local, node_group)
+    offset = local.data_ptr() - handle.buffer_ptrs[dist.get_rank(node_group)]
+    return [base + offset for base in handle.buffer_ptrs], handle
 
 
 def _tell(problem: str, group: dist.ProcessGroup, device: torch.device) -> list[str]:

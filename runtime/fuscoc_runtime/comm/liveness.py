@@ -15,6 +15,7 @@ seen another end. One rank alone goes through all others for that, and tells wha
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import threading
@@ -26,10 +27,11 @@ from datetime import timedelta
 from functools import cached_property, partial
 from itertools import cycle
 from pathlib import Path
+from weakref import WeakSet
 
 from torch._C._distributed_c10d import Store
 
-from fuscoc_runtime.comm.watch import unwatch, watch
+from fuscoc_runtime.comm.watch import unwatch, unwatch_all, watch
 from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError, NetworkError
 
 LOOK_SECONDS = 0.25
@@ -240,13 +242,28 @@ def _waiting(rank: int) -> str:
     return f"waiting/{rank}"
 
 
+_running: WeakSet[threading.Thread] = WeakSet()
+
+
 def _beside(work: Callable[[], None]) -> threading.Thread:
-    """Start ``work``, which may wait for the store, in a thread that nobody has to wait for."""
+    """Start ``work``, which may wait for the store, in a thread that nobody has to wait for before
+    the process ends."""
 
     def attempt() -> None:
         with suppress(RuntimeError):  # the store's host has ended
             work()
 
     thread = threading.Thread(target=attempt, name="fuscoc-liveness", daemon=True)
+    _running.add(thread)
     thread.start()
     return thread
+
+
+@atexit.register
+def _end() -> None:
+    """Ranks end at about the same time, and who sees another end writes so into the store: a thread
+    that came back from there, from C++, while the interpreter ends would abort the process."""
+    unwatch_all()
+    deadline = time.monotonic() + GRACE_SECONDS
+    for thread in list(_running):
+        thread.join(max(0.0, deadline - time.monotonic()))

@@ -93,12 +93,15 @@ class Rails:
 
     Attributes:
         peers: these ranks, by node; this rank itself is not among them.
+        num_lanes: communicators among which large exchanges are divided; 1 until `divide_among`.
+        is_measured: whether what the network does may be measured, to divide among more.
         told: address of three words that kernels write, int32: numbers of calls that have come to
             an exchange, and beyond it, and whether rows that ranks send do not fit what others
             expect.
     """
 
-    def __init__(self, members: Membership) -> None:
+    def __init__(self, members: Membership, is_measured: bool = False) -> None:
+        self.num_lanes, self.is_measured = 1, is_measured
         topology, rank = members.topology, members.rank
         self._members, self._is_gpu = members, members.device.type == "cuda"
         forwarders = {node: topology.forwarder(rank, node) for node in range(topology.num_nodes)}
@@ -125,6 +128,13 @@ class Rails:
         for lane in range(known, num_lanes):
             self.exchange(self.between(there[0], there[1]), lane)
         members.meet("connection")
+
+    def divide_among(self, num_lanes: int) -> None:
+        """Divide large exchanges of lists that are made later among so many communicators;
+        collective as `open_lanes`."""
+        if num_lanes > len(self._lanes):
+            self.open_lanes(num_lanes)
+        self.num_lanes = num_lanes
 
     def between(self, sent: Tensor, received: Tensor, ranges: Ranges | None = None) -> StartRound:
         """An exchange of row n of ``sent`` for what node n sends, into row n of ``received``; or of

@@ -52,6 +52,12 @@ def unwatch(each: Watched) -> None:
         _watched.discard(each)
 
 
+def unwatch_all() -> None:
+    """Look after nothing any more: the process ends."""
+    with _lock:
+        _watched.clear()
+
+
 def _run() -> None:
     """Ends when nothing is left to look after: no thread outlives the last shuffle for long."""
     global _thread

@@ -13,9 +13,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from fuscoc_runtime.comm.device_memory import allocate_symmetric
+from fuscoc_runtime.comm.device_memory import allocate_results, allocate_symmetric
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.requests import Window
+from fuscoc_runtime.comm.results import ResultMemory
 from fuscoc_runtime.comm.shared_memory import SharedAllocator
 from fuscoc_runtime.comm.subgroups import node_group
 
@@ -99,6 +100,14 @@ def node_allocator(node_group: dist.ProcessGroup | None, device: torch.device) -
     if node_group is None or dist.get_world_size(node_group) == 1:
         return lambda nbytes: private_window(nbytes, device)
     return lambda nbytes: allocate_symmetric(nbytes, node_group, device)
+
+
+def result_memory(
+    nbytes: int, node_group: dist.ProcessGroup, device: torch.device
+) -> ResultMemory | None:
+    """Memory for results of so many bytes that the ranks of a node store into; none if one of them
+    has none. Collective inside the node."""
+    return allocate_results(nbytes, node_group, device)
 
 
 def private_window(nbytes: int, device: torch.device) -> Window:

@@ -36,18 +36,11 @@ class Observer:
         self.name = name
         self.tally = Tally()
         self._lent: Sequence[Tensor] = ()
-        self._results: Tensor | None = None
 
     def begins_dispatch(self) -> float:
         """A window is about to change: autograd must not use rows saved from it any more. Nor those
         of a dispatch that is refused, behind which they may be saved once more."""
         _outdate(self._lent)
-        return time.perf_counter()
-
-    def begins_combine(self) -> float:
-        """The same of results."""
-        if self._results is not None:
-            _outdate([self._results])
         return time.perf_counter()
 
     def dispatched(self, handle: Any, started: float) -> None:
@@ -72,15 +65,11 @@ class Observer:
         """Rows that a user is given are views of a window."""
         self._lent = rows
 
-    def lend_results(self, memory: Tensor) -> None:
-        """Results that a user is given are views of ``memory``, and have its version."""
-        self._results = memory
-
     def opened(self, num_bytes: int) -> None:
         _log.info("%s: opened, %.1f MiB of windows and tables", self.name, num_bytes / 2**20)
 
     def closed(self) -> None:
-        self._lent, self._results = (), None
+        self._lent = ()
         _log.info("%s: closed after %d dispatches", self.name, self.tally.num_dispatches)
 
     def failed_at_exit(self, error: Exception) -> None:

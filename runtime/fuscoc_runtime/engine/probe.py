@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.lanes import lanes_of
 from fuscoc_runtime.comm.rails import Beside, Rails
 from fuscoc_runtime.comm.requests import LEAST_LANES, Rows, StartRound
 from fuscoc_runtime.kernels.commands import Await, CommandList, as_numbers
@@ -46,6 +47,20 @@ def link_between(members: Membership) -> Link:
         more_lanes = MORE_LANES if members.device.type == "cuda" else ()
         known[topology] = best_link(partial(measure_link, members, Rails(members)), more_lanes)
     return known[topology]
+
+
+def divide_slabs(rails: Rails, members: Membership, most_bytes: int) -> None:
+    """Let slabs travel on as many lanes as the network is measured to want, if that is to be
+    measured and any of them, of up to so many bytes, is worth several; collective over all ranks.
+    NVLink inside a host, and a network as fast as NICs, are filled by one.
+
+    Raises:
+        HopTimeoutError, NetworkError: a rank has not come in time.
+    """
+    may_be_several = rails.is_measured and not members.is_one_host
+    if may_be_several and lanes_of(most_bytes, max(MORE_LANES)) > 1:
+        link = link_between(members)
+        rails.divide_among(1 if link.bandwidth >= FAST else link.num_lanes)
 
 
 def best_link(measure: Callable[[int], Link], more_lanes: Iterable[int] = MORE_LANES) -> Link:

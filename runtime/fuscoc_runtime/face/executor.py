@@ -36,7 +36,7 @@ from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
 from fuscoc_runtime.face import ops
 from fuscoc_runtime.face.open import Engine
 from fuscoc_runtime.face.stats import Memory, ShuffleStats, shuffle_stats
-from fuscoc_runtime.face.traced import has_complex_fields, saves_unchecked
+from fuscoc_runtime.face.traced import has_complex_fields
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import keys_of_rank
 
@@ -158,34 +158,12 @@ class Executor:
         return found
 
     def combine(self, rows: Any, handle: Any, named: Mapping[str, Any]) -> dict[str, Tensor]:
-        started = self.observer.begins_combine()
-        engine = self.engine.reply or self.engine
-        if isinstance(engine, NodeEngine) and engine.results is not None:
-            result = self._lend(engine, engine.results, rows, handle, named)
-        else:
-            result = engine.combine(rows, handle, named)
+        started = time.perf_counter()
+        result = (self.engine.reply or self.engine).combine(rows, handle, named)
         self.observer.combined(started)
         if self.repeats_back is not None:
             self.repeats_back.remember_combine(rows, handle)
         return result
-
-    def _lend(
-        self,
-        engine: NodeEngine,
-        memory: Tensor,
-        rows: Any,
-        handle: Any,
-        named: Mapping[str, Any],
-    ) -> dict[str, Tensor]:
-        """A combine whose result lies in ``memory`` of the window. Hooks would save that unchecked:
-        they get a copy, which is made before any other call can have its turn."""
-        if saves_unchecked():
-            with current_device(engine.members.device), engine.order.turn():
-                result = engine.combine(rows, handle, named)
-                return {name: each.clone() for name, each in result.items()}
-        self.observer.lend_results(memory)
-        result = engine.combine(rows, handle, named)
-        return {name: each.detach() for name, each in result.items()}
 
     def repeat_combine(
         self, rows: Any, handle: Any, is_beside: bool
@@ -281,7 +259,6 @@ class Executor:
         finally:
             _open.discard(self)
             self.observer.begins_dispatch()
-            self.observer.begins_combine()
             ops.unregister(self.key)
             ops.unregister(self.back_key)
             self.engine.close()

@@ -162,13 +162,12 @@ def _fixed_engine(
         if isinstance(kernels, CudaVariant):
             node, backend = cuda_node(artifact, shuffle, kernels, *rest), "cuda"
         elif members.topology.num_nodes > 1:
-            node = RailNode(artifact, shuffle, kernels, *rest)
+            node = RailNode(artifact, shuffle, kernels, *rest, _measures(members, options))
         else:
             node = triton_node(artifact, shuffle, kernels, *rest)
         ragged = ragged_evaluator(artifact, shuffle, node)
     engine = NodeEngine(shuffle, members, node, backend, ragged)
-    if options.lend_results and isinstance(node, PiecesNode):
-        node.lend_results()
+    if isinstance(node, PiecesNode):
         engine.results = node.results
     if shuffle.reply is not None:
         assert isinstance(node, TritonNode)
@@ -197,10 +196,10 @@ def _exact_engine(
         _prepare_lists(members, plans=has_ways)
     with current_device(members.device):
         node: ExactNode
-        make = ExactRails if has_rails else ExactNode
+        measures = _measures(members, options)
+        make = partial(ExactRails, measures=measures) if has_rails else ExactNode
         if has_ways:
             model = _cost_model(shuffle, options)
-            measures = _measures(members, options)
             node = FlowRails(artifact, shuffle, kernels, members, sms, model, measures)
         else:
             node = make(artifact, shuffle, kernels, members, sms)

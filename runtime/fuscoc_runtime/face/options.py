@@ -35,7 +35,6 @@ class Options:
     nic_bandwidth: float | None = None
     trace: bool = False
     zero_unused: bool = True
-    lend_results: bool = False
 
     def __post_init__(self) -> None:
         if self.timeout is not None:

@@ -20,9 +20,8 @@ class Pool:
     """Lets shuffles that are opened with it share what is alike: spec, group, device and options.
 
     They then take turns in the same windows: rows that one has dispatched last until the next
-    dispatch of any of them, and results that it lends until the next combine. What a handle may
-    still be used for does not change: one that is outdated is refused. The memory goes when the
-    last of them is closed.
+    dispatch of any of them. What a handle may still be used for does not change: one that is
+    outdated is refused. The memory goes when the last of them is closed.
     """
 
     def __init__(self) -> None:

@@ -84,12 +84,6 @@ class Shuffle:
             rows, not as much as the capacity, and may hold anything, NaN too: for work that stops
             where the rows end, such as grouped GEMMs and what is done to every row alone. Has no
             effect but on packed targets of a fixed capacity that are not compact.
-        lend_results: whether ``combine`` may return a view of memory that peers store into, as
-            ``dispatch`` does: it lasts until this shuffle's next combine. So what comes back is
-            stored once, and not staged and copied. ``max_sources`` segments have to be as many
-            bytes as a source then, also where not all of it is moved. Has an effect where CUDA
-            kernels bring pieces of a fixed capacity back as they are; what a layout of other kinds
-            returns is a tensor of its own all the same.
         trace: whether to collect what ``save_trace`` writes; not with ``max_sources``, whose calls
             the host only enqueues.
 
@@ -125,7 +119,6 @@ class Shuffle:
         nic_bandwidth: float | None = None,
         trace: bool = False,
         zero_unused: bool = True,
-        lend_results: bool = False,
     ) -> None:
         opened = artifact if isinstance(artifact, Artifact) else load_artifact(artifact)
         self.spec = opened.shuffle(name)
@@ -150,7 +143,6 @@ class Shuffle:
                 nic_bandwidth,
                 trace,
                 zero_unused,
-                lend_results,
             ),
         )
 
@@ -225,10 +217,10 @@ class Shuffle:
         share, and ``(rows, handle, event)`` is returned; ``event.wait()`` lets the current stream
         wait, without the host. The call waits for what the current stream has been given so far,
         or only for what it had been given when the event ``after`` was recorded: by then the
-        arguments are there, and nothing reads this shuffle's rows any more, nor, before a combine,
-        results that it has lent. Without ``max_sources``, or across nodes, the host of a call that
-        plans waits for that, too, and returns when the rows are under way; others, and ``combine``,
-        return at once inside one node of GPUs, else when the ranks' hosts have agreed.
+        arguments are there, and nothing reads this shuffle's rows any more. Without
+        ``max_sources``, or across nodes, the host of a call that plans waits for that, too, and
+        returns when the rows are under way; others, and ``combine``, return at once inside one node
+        of GPUs, else when the ranks' hosts have agreed.
 
         Raises, on all ranks alike and before anything moves:
             InputError: an argument of the wrong shape, dtype or device, or a missing one.
@@ -274,10 +266,7 @@ class Shuffle:
         a weighted combine, unless dispatch was given them. With ``max_sources``, and unless the
         target is compact or dense, rows that nobody uses may be left out: the first
         ``capacity_for`` ones are enough. Returns a tensor shaped like the source, or a dict of them
-        by field. Segments without a destination come back as 0. With ``lend_results`` it may be a
-        view of memory that peers store into, valid until this rank's next combine; a dispatch may
-        have it as its source. Where rows or weights require grad, in compiled functions, and where
-        hooks save tensors for autograd, it is a tensor of its own.
+        by field. Segments without a destination come back as 0.
 
         The gradient of the rows is that of the result, dispatched along the same routing and times
         the weights; that of the weights is a dot product for every point, sent to the source.
@@ -340,7 +329,7 @@ class Shuffle:
     def close(self) -> None:
         """Free the memory, if no other shuffle of the pool uses it; collective over the ranks.
 
-        Rows and results that were lent out must not be used any more. What is not closed is freed
+        Rows that were lent out must not be used any more. What is not closed is freed
         when the process ends. Leaving a ``with`` block closes; by an exception, without the other
         ranks, and what this method would raise is logged under ``fuscoc`` instead.
 

@@ -22,7 +22,7 @@ STAGE_LATENCY = 10e-6
 
 HANDOVER_LATENCY = 5e-4
 """Seconds by which a dispatch begins later where ranks send rows for others: the host has more to
-plan, and a rank waits for its peers' rows. As measured (docs/benchmarks/network.md)."""
+plan, and a rank waits for its peers' rows. As measured (docs/benchmarks/network_before.md)."""
 
 LEAST_LATENCY = 1e-6
 

@@ -21,7 +21,7 @@ from benchmarks import moe_cases
 from fuscoc_runtime import reference
 from fuscoc_runtime.comm.requests import Window
 from fuscoc_runtime.demo import generate
-from fuscoc_runtime.engine.node import cuda, nvlink
+from fuscoc_runtime.engine.node import cuda, nvlink, pieces
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData
 from tests.cuda import checks, dense_node, dense_run, edges, node_run, short_run
@@ -136,6 +136,7 @@ class Kernel:
     def __init__(self, library: ctypes.CDLL, name: str, threads: int, shared_bytes: int) -> None:
         self._body = ctypes.cast(getattr(library, name), ctypes.c_void_p)
         self._library, self._cta = library, (threads, shared_bytes)
+        self._waits = name.endswith("_combine")  # for all that the one before does
         self.shared_bytes = shared_bytes
 
     def launch(
@@ -146,7 +147,7 @@ class Kernel:
         cluster: int = 1,
         early: bool = False,
     ) -> None:
-        if not early:
+        if not early or self._waits:
             synchronize()
         call = type(arguments).from_buffer_copy(arguments)
         given = (self._body, ctypes.byref(call), num_ctas, *self._cta)
@@ -177,6 +178,31 @@ def _window_allocator(world: World, device: torch.device) -> Callable[[int], Win
         return Window(windows[world.get_rank()], bases)
 
     return allocate
+
+
+class Results:
+    """Memory for results of a rank, each behind the one before; every `elsewhere`th has none."""
+
+    elsewhere = 0
+
+    def __init__(self, world: World, nbytes: int) -> None:
+        self._part, self.num_bytes = -(-nbytes // ALIGNMENT) * ALIGNMENT, 2 * nbytes
+        self._window = _window_allocator(world, torch.device("cpu"))(2 * self._part)
+        self.bases, self._number = self._window.peer_bases.tolist(), world.get_rank()
+
+    def empty(self, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        self._number += 1
+        nbytes = shape.numel() * dtype.itemsize
+        if nbytes > self._part or (self.elsewhere and self._number % self.elsewhere == 0):
+            return torch.empty(shape, dtype=dtype)
+        part = self._window.local[self._number % 2 * self._part :][:nbytes]
+        return part.view(dtype).view(shape)
+
+    def offset(self, result: torch.Tensor) -> int:
+        if not result.nbytes:
+            return 0
+        offset = result.data_ptr() - self._window.local.data_ptr()
+        return offset if 0 <= offset < 2 * self._part else -1
 
 
 @contextmanager
@@ -220,6 +246,7 @@ def emulated_ranks(num_ranks: int, arch: int = 90, **constants: int) -> Iterator
         for target, changes in (
             (nvlink, {"node_allocator": _window_allocator, "load_kernels": load, "dist": world}),
             (nvlink, {"cubin": lambda text, arch: text.encode(), "set_words": set_words}),
+            (pieces, {"result_memory": lambda nbytes, group, device: Results(world, nbytes)}),
             (cuda, {"dist": world}),
             *((each, {"dist": world, "reference": known}) for each in (dense_node, dense_run)),
             (dense_node, {"generate": made_up.generate}),

@@ -143,11 +143,8 @@ class AnsweringRailNode(AnsweringNode, RailNode):
         come = self._asks.buffers_of(index)["weights"]
         return {**super().adopting(index, num_sources), "reply.weights": address(come)}
 
-    def _new_rails(self, members: Membership) -> Rails:
+    def _new_rails(self, members: Membership, measures: bool) -> Rails:
         return self._asks.rails
-
-    def _crossing(self, shuffle: ShuffleSpec) -> None:
-        """Both ways have places for the same segments."""
 
     def _may_drop(self, shuffle: ShuffleSpec, limits: Limits) -> bool:
         return self._asks.may_drop

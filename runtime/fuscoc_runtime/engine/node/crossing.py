@@ -28,14 +28,12 @@ MOST_POINTS = 1 << 23
 def crossing(shuffle: ShuffleSpec, topology: Topology) -> Tensor | None:
     """The segments that every rank sends every other node, int64 [num_ranks, num_nodes].
 
-    None where calls decide it, where slots are not the spec's, where a reply takes the same places,
-    where ranks have too many points to look at, or where the shuffle cannot run on so many ranks,
-    as calls will say.
+    None where calls decide it, where slots are not the spec's (so replies, which take the places of
+    what they answer, have none), where ranks have too many points to look at, or where the shuffle
+    cannot run on so many ranks, as calls will say.
     """
     program, ranks = shuffle.program, range(topology.num_ranks)
-    if topology.num_nodes == 1 or not program.is_static:
-        return None
-    if program.target.kind != "dense" or shuffle.reply is not None:
+    if topology.num_nodes == 1 or not program.is_static or program.target.kind != "dense":
         return None
     try:
         for rank in ranks:

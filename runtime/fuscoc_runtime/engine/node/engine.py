@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.results import ResultMemory
 from fuscoc_runtime.comm.windows import outlast_process
 from fuscoc_runtime.engine import sizes
 from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
@@ -59,12 +59,11 @@ class NodeEngine:
     Where the spec has a reply, ``reply`` is the engine of that. It shares turns and watch with the
     one that ``asks``, whose handles it takes.
 
-    Results may be lent, as rows are: then they lie in ``results``, memory that peers store into,
-    and last until this rank's next combine.
+    Results lie in ``results`` where there is room, memory that peers store into.
     """
 
     reply: NodeEngine | None = None
-    results: Tensor | None = None
+    results: ResultMemory | None = None
 
     def __init__(
         self,
@@ -141,8 +140,6 @@ class NodeEngine:
                 for name, tensor in arguments.fields.items():
                     if self.lends(tensor):
                         raise self.checker.problem(name, IN_THE_WINDOW)
-                    if self.results is not None and tensor.nbytes > self.results.nbytes:
-                        raise self.checker.problem(name, self._no_room(tensor.nbytes))
                 back = self.reply or self
                 weights = back.checker.weights(arguments.weights, arguments.extents)
                 if weights is not None:  # which travel as f32, in which sums are made
@@ -209,9 +206,10 @@ class NodeEngine:
         with self.in_turn():
             try:
                 given, rows_ticket = self._combine_rows(rows, handle, named, num_rows)
+                make: Callable[..., Tensor]
                 make = torch.zeros if self.node.zeroes_results else torch.empty
                 if self.results is not None:
-                    make = partial(_at_the_beginning, self.results)
+                    make = self.results.empty
                 results = like_the_source(
                     self.shuffle.program, handle.source_shapes, self.members.device, make
                 )
@@ -321,9 +319,6 @@ class NodeEngine:
         if in_slots:
             self._check_end(handle, *next(iter(tensors.items())))
         given = {next(iter(tensors)): rows} if isinstance(rows, Tensor) else rows
-        for name in tensors:
-            if self.has_lent(given[name]):
-                raise self.checker.problem(name, "is a result that this combine replaces: clone it")
         lent = next((name for name in tensors if self.lends(given[name])), None)
         if lent is None:
             return list(tensors.values()), 0
@@ -346,21 +341,7 @@ class NodeEngine:
 
     def lends(self, rows: Tensor) -> bool:
         """Whether rows lie in the window, where the next dispatch puts its own."""
-        in_window = rows.untyped_storage().data_ptr() in self._memory
-        return in_window and not self.has_lent(rows)
-
-    def _no_room(self, num_bytes: int) -> str:
-        assert self.results is not None
-        room = f"{self.results.nbytes:,} for results that it lends"
-        most = self.limits.max_sources
-        return f"has {num_bytes:,} bytes, and with max_sources {most} a window has {room}"
-
-    def has_lent(self, result: Tensor) -> bool:
-        """Whether a result lies in the window, where the next combine puts its own."""
-        if self.results is None:
-            return False
-        begin = self.results.data_ptr()
-        return begin <= result.data_ptr() < begin + self.results.nbytes
+        return rows.untyped_storage().data_ptr() in self._memory
 
     def entered(self, entry: RingEntry) -> None:
         """A dispatch has taken its turn, refused or not."""
@@ -444,13 +425,6 @@ def readable(tensor: Tensor) -> Tensor:
     """An input of the relation, which reads the first entry for those that do not exist: of an
     empty input that is any memory."""
     return tensor if tensor.numel() else tensor.new_empty(1, *tensor.shape[1:])
-
-
-def _at_the_beginning(
-    memory: Tensor, shape: torch.Size, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    """What `torch.empty` makes, of the first bytes of ``memory``."""
-    return memory[: shape.numel() * dtype.itemsize].view(dtype).view(shape)
 
 
 def current_device(device: torch.device) -> AbstractContextManager[object]:

@@ -39,7 +39,7 @@ from fuscoc_runtime.engine.node.rail_calls import (
 from fuscoc_runtime.engine.node.rail_commands import PointExchange, gather_in_node
 from fuscoc_runtime.engine.node.report import GROWS, REFUSES, Planned
 from fuscoc_runtime.engine.node.rings import DROPPED, Launched, Sent
-from fuscoc_runtime.engine.node.slabs import Slabs, new_slab_memory, slab_places
+from fuscoc_runtime.engine.node.slabs import MOST_SENT, Slabs, new_slab_memory, slab_places
 from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.engine.node.triton_memory import (
     TritonMemory,
@@ -48,6 +48,7 @@ from fuscoc_runtime.engine.node.triton_memory import (
     new_segments,
 )
 from fuscoc_runtime.engine.node.triton_program import COMBINED
+from fuscoc_runtime.engine.probe import divide_slabs
 from fuscoc_runtime.engine.relation import Ragged
 from fuscoc_runtime.errors import FuscoRuntimeError, PreparationError
 from fuscoc_runtime.kernels.loader import address
@@ -58,7 +59,7 @@ from fuscoc_runtime.plan.agree import attempt
 
 class ExactRails(ExactNode):
     """A shuffle among the ranks of several nodes; construction is collective over ``members``.
-    ``limits`` are of the segments that a rank takes on."""
+    ``limits`` are of the segments that a rank takes on. It ``measures`` the network, or not."""
 
     rails: Rails
 
@@ -69,10 +70,10 @@ class ExactRails(ExactNode):
         node: NodeSpec,
         members: Membership,
         num_sms: int | None,
+        measures: bool,
     ) -> None:
         self._shuffle, self._spec, self._topology = shuffle, node, members.topology
-        self._is_one_round = members.is_one_host
-        self._num_nodes = members.topology.num_nodes
+        self._is_one_round, self._num_nodes = members.is_one_host, members.topology.num_nodes
         crosses = crossing(shuffle, members.topology)
         self._most_crossing = None if crosses is None else int(crosses.amax())
         self._sizes = Places(shuffle, node, members.topology, crosses)
@@ -81,7 +82,8 @@ class ExactRails(ExactNode):
         self.is_judged = target.kind == "dense" or target.capacity is not None
         self._begun: Tensor | None = None  # source cells that segments of a call begin with
         super().__init__(artifact, shuffle, node, members, num_sms)
-        self.rails = Rails(members)
+        self.rails = Rails(members, measures)
+        divide_slabs(self.rails, members, MOST_SENT)
         self._shared: Shared | None = self._new_shared(self._places)
         self._points: dict[int, PointExchange] = {}
         told = self._program.load("hop", "tell", ("told", "place"))

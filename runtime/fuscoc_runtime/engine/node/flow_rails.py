@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.lanes import lanes_of
 from fuscoc_runtime.engine.node.exact import Known, Work, grown
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
 from fuscoc_runtime.engine.node.flow_calls import FlowCalls
@@ -41,10 +42,6 @@ from fuscoc_runtime.topology import Topology
 
 PROGRAMS_AN_SM = 8
 """That carry rows: enough to keep memory and NVLink busy."""
-
-LANE_BYTES = 4_000_000
-"""Of a stage, about, that a lane carries at least: several small messages at a time take longer
-than a large one."""
 
 
 def have_ways(rules: Rules, topology: Topology) -> bool:
@@ -85,7 +82,7 @@ class FlowRails(ExactRails):
             model = link.model(model)
         self._model, self._rules = model, shuffle.program.exchange
         self._rows: FlowMemory | None = None
-        super().__init__(artifact, shuffle, node, members, num_sms)
+        super().__init__(artifact, shuffle, node, members, num_sms, measures)
         assert not self.is_judged  # flows are found before there is a verdict,
         assert members.topology.ranks_per_node <= LEAST  # and numbered in bits of a word
         self.rails.open_lanes(model.num_lanes)
@@ -194,7 +191,7 @@ class FlowRails(ExactRails):
         if rows > self._rows.rows:
             self._make_rows(rows)
         of_a_stage = ways.most_rows * self._model.segment_bytes // max(1, ways.num_stages)
-        num_lanes = max(1, min(self._model.num_lanes, of_a_stage // LANE_BYTES))
+        num_lanes = lanes_of(of_a_stage, self._model.num_lanes)
         return going(ways, num_lanes, self._members.device)
 
     def _make_rows(self, rows: int) -> None:

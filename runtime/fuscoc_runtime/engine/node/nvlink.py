@@ -372,8 +372,14 @@ class CudaNode:
         for kernel, row, result in zip(self._combines, rows, results, strict=True):
             call.rows = row.data_ptr()
             call.result, call.result_bytes = result.data_ptr(), result.nbytes
-            self._launch(self._of_few(kernel, num_ctas, num_rows), num_ctas, address)
+            for number, each in enumerate(self._kernels_back(kernel, result)):
+                few, early = self._of_few(each, num_ctas, num_rows), number > 0 and self._is_hopper
+                self._launch(few, num_ctas, address, early)
         return results
+
+    def _kernels_back(self, kernel: CudaKernel, result: torch.Tensor | None) -> list[CudaKernel]:
+        """What brings back what goes into ``result``, each beside the end of the one before."""
+        return [kernel]
 
     def refuse_dispatch(self, stream: torch.cuda.Stream | None = None) -> RingEntry:
         """Take a dispatch's turn without joining it: for the peers this rank has no segments.
@@ -395,7 +401,8 @@ class CudaNode:
         call.rows = call.rows_ticket = call.result = 0
         call.refuses = 1
         for kernel in self._combines:
-            kernel.launch(1, call, (stream or torch.cuda.current_stream()).cuda_stream)
+            for each in self._kernels_back(kernel, None):
+                each.launch(1, call, (stream or torch.cuda.current_stream()).cuda_stream)
 
     def _next_entry(self) -> RingEntry:
         return self._rings.next(torch.cuda.is_current_stream_capturing())

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+from fuscoc_runtime.comm.results import FEW_SMS, LENT_BYTES, ResultMemory
+from fuscoc_runtime.comm.windows import result_memory
 from fuscoc_runtime.engine.node.call import MAX_INPUTS
 from fuscoc_runtime.engine.node.nvlink import CudaNode
 from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, NodeProgram
@@ -68,11 +70,12 @@ class PiecesNode(CudaNode):
     """A shuffle with `NodeProgram.pieces` among the ranks of one NVLink node."""
 
     max_entries: int
-    results: torch.Tensor | None = None
+    results: ResultMemory | None = None
     zeroes_results = False
     _plan_clears = True
-    _of_handles = frozenset({"barrier", "refused", "boxes", "marks", "told"})
+    _of_handles = frozenset({"barrier", "refused", "boxes", "boxes_lent", "marks", "told"})
     _num_codes = 0
+    _arrived_at = 0
 
     def __init__(
         self,
@@ -110,22 +113,20 @@ class PiecesNode(CudaNode):
             room, flags = most * self.pieces.entry_points * dtype.itemsize * elems, num_cells
         self._staging_bytes, self._max_flags = comes_back * room, comes_back * flags
         self._covers = comes_back and not self.pieces.entry_points
+        is_few = schedule is not None and 0 < schedule.num_sms < FEW_SMS
+        self._lends = self._covers and is_few and bytes_sent >= LENT_BYTES
         super().__init__(program, limits, node_group, device, schedule)
-
-    def lend_results(self) -> None:
-        """Have peers store into results, which lie in the window, where they would be staged. By
-        every rank, before the first dispatch; results of short entries are as before."""
-        if self._lend is not None and self._call.num_ranks > 1:
+        if self._lends and node_group is not None and self._call.num_ranks > 1:
+            self.results = result_memory(bytes_sent, node_group, device)
+        if self.results is not None:
             sections, _ = self._sections(self._call.num_ranks)
-            self._call.arrived_at = sections["arrived"][0]
-            at = sections["staging"][0]
-            # As `data` they have a version of their own: neither do rows change with results, nor
-            # results with rows.
-            self.results = self._window.local[at : at + self._staging_bytes].data
-            self._combines = [self._lend]
+            self._arrived_at = sections["arrived"][0]
+            self._call.lent_at = sections["lent"][0]
+            self._call.results[: self._call.num_ranks] = self.results.bases
 
     def _sections(self, num_ranks: int) -> tuple[dict[str, list[int]], int]:
         limits, num_boxes = self.limits, num_ranks * self.max_boxes
+        num_lent = num_boxes if self._lends and num_ranks > 1 else 0
         box_bytes = 0 if self.pieces.entry_points else self.pieces.box_bytes
         sizes = {
             "ready": [num_ranks * MAX_STAGED_PLANS * 8],
@@ -136,8 +137,10 @@ class PiecesNode(CudaNode):
             "refused": [num_ranks * 8] * limits.num_entries,
             "boxes": [num_boxes * box_bytes] * limits.num_entries,
             "marks": [num_boxes * self.pieces.mark_bytes] * limits.num_entries,
+            "boxes_lent": [num_lent * box_bytes] * limits.num_entries,
             "told": [num_ranks * 8] * limits.num_entries,
             "arrived": [num_ranks * 8],
+            "lent": [num_ranks * 8],
             "staging": [self._staging_bytes],
             "staged": [0] * len(self._row_bytes),
             "rows": [limits.capacity * size for size in self._row_bytes],
@@ -204,6 +207,23 @@ class PiecesNode(CudaNode):
         super()._bind_points(handle)
         if handle.covered is not None:
             self._call.covered = handle.covered.data_ptr()
+
+    def _bind(self, entry: RingEntry) -> None:
+        """What a graph writes to has to be its own: calls with captured handles lend nothing."""
+        super()._bind(entry)
+        self._call.arrived_at = 0 if entry.captured else self._arrived_at
+
+    def _kernels_back(self, kernel: CudaKernel, result: torch.Tensor | None) -> list[CudaKernel]:
+        """The first one brings it back if all ranks lend their results, else the other."""
+        if self.results is None or self._lend is None or not self._call.arrived_at:
+            return [kernel]
+        self._call.result_at = -1 if result is None else self.results.offset(result)
+        return [self._lend, kernel]
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of this rank that its peers can address."""
+        return super().window_bytes + (0 if self.results is None else self.results.num_bytes)
 
     def _num_copy_ctas(self, num_rows: int) -> int:
         """An even number: they come in pairs."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership, all_gather
+from fuscoc_runtime.comm.lanes import divided
 from fuscoc_runtime.comm.rails import Beside, Rails, Ranges
+from fuscoc_runtime.comm.requests import StartRound
 from fuscoc_runtime.comm.subgroups import node_group
 from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.slabs import Slabs
@@ -41,11 +43,11 @@ class RailCommands:
         slabs, planning, moving = self._slabs, self._program.planning(), self.moving()
         rounds = self._exchanges(slabs.memory.out, slabs.memory.landed, slabs.ranges)
         behind: list[Command] = [*planning, *planned, *moving]
-        if len(rounds) > 1:
+        if _are_beside(rounds):
             behind = [*_behind(planning[0], rounds[0]), *planning[1:], *planned, moving[0]]
             for each in zip(moving[1:], rounds[1:], strict=True):
                 behind += _behind(*each)
-        return [*self.packing(), *rounds, *behind]
+        return [*self.packing(), *chain(*rounds), *behind]
 
     def packing(self) -> list[Launch]:
         """What a dispatch begins with."""
@@ -73,11 +75,11 @@ class RailCommands:
         commands: list[Command] = []
         finishing = self.finishing()
         behind: list[Command] = [*finishing]
-        if len(rounds) > 1:
+        if _are_beside(rounds):
             pairs = zip(finishing, rounds, strict=True)
             behind = [command for each in pairs for command in _behind(*each)]
         for number, each in enumerate(rounds):
-            commands += [*self.collecting(number), each]
+            commands += [*self.collecting(number), *each]
         return [*commands, *behind]
 
     def collecting(self, number: int) -> list[Launch]:
@@ -143,19 +145,25 @@ class RailCommands:
         received: Tensor,
         ranges: Callable[[range], Ranges],
         is_packed: bool = True,
-    ) -> list[Exchange]:
-        """All rounds of a direction. Several travel beside the list, behind what comes before the
-        first one if everything ``is_packed`` then, else each behind what comes before it."""
-        rails, rounds, made = self._rails, self._slabs.rounds, []
-        for places in rounds:
-            beside = None
-            if len(rounds) > 1 and self._device.type == "cuda":
-                beside = Beside(self._device)
-                if is_packed and places.start:
-                    beside = beside.behind()
-            what = rails.between(sent, received, ranges(places))
-            made.append(rails.command(what, is_told=True, beside=beside))
-        return made
+    ) -> list[list[Exchange]]:
+        """All rounds of a direction, of each what every lane carries. Several travel beside the
+        list, those of a lane behind what comes before its first one if everything ``is_packed``
+        then, else each behind what comes before it."""
+        rails = self._rails
+        rounds = [
+            divided(rails.between(sent, received, ranges(places)), rails.num_lanes)
+            for places in self._slabs.rounds
+        ]
+        is_beside, begun = _are_beside(rounds) and self._device.type == "cuda", set[int]()
+
+        def command(what: StartRound, lane: int) -> Exchange:
+            beside = Beside(self._device, lane) if is_beside else None
+            if beside is not None and is_packed and lane in begun:
+                beside = beside.behind()
+            begun.add(lane)
+            return rails.command(what, is_told=True, beside=beside, lane=lane)
+
+        return [[command(what, lane) for lane, what in enumerate(each)] for each in rounds]
 
 
 class PointExchange:
@@ -224,6 +232,11 @@ def gather_in_node(members: Membership, of_slot: Tensor) -> Tensor:
     return all_gather(padded, members.group)[ranks.start : ranks.stop, : len(of_slot)].contiguous()
 
 
-def _behind(launch: Launch, exchange: Exchange) -> list[Command]:
-    """It when an exchange beside the list has ended."""
-    return [Await(exchange), replace(launch, follows=False)]
+def _are_beside(rounds: Sequence[Sequence[object]]) -> bool:
+    """Whether what lanes carry of these travels beside the list: not if it is one exchange."""
+    return sum(map(len, rounds)) > 1
+
+
+def _behind(launch: Launch, exchanges: Sequence[Exchange]) -> list[Command]:
+    """It when exchanges beside the list have ended."""
+    return [*map(Await, exchanges), replace(launch, follows=False)]

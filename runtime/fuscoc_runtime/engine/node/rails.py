@@ -42,6 +42,7 @@ from fuscoc_runtime.engine.node.triton_memory import (
     new_scratch,
 )
 from fuscoc_runtime.engine.node.triton_program import COMBINED
+from fuscoc_runtime.engine.probe import divide_slabs
 from fuscoc_runtime.engine.sizes import worst_capacity
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.kernels.commands import Command, CommandList, Launch, Numbers, Turn
@@ -66,21 +67,25 @@ class RailNode(TritonNode):
         members: Membership,
         limits: Limits,
         num_sms: int | None,
+        measures: bool = False,
     ) -> None:
+        """``measures``: whether the network may be measured, for large slabs."""
         topology = members.topology
         self._num_nodes = topology.num_nodes
         self._stride = num_places(shuffle, node, limits.max_sources)
         self._taken_on = replace(limits, max_sources=self._num_nodes * self._stride)
-        self.rails = self._new_rails(members)
+        self.rails = self._new_rails(members, measures)
         self._members = members
         given = shuffle, node, topology, limits.max_sources
         most, packing = None, None
-        if (crosses := self._crossing(shuffle)) is not None:
+        if (crosses := crossing(shuffle, topology)) is not None:
             most = int(crosses.amax())
             sizes = limits.max_sources, self._stride
             packing = Packing(shuffle, topology, members.rank, *sizes)
         self._slab_places = slab_places(shuffle, node, limits.max_sources, most)
         memory = new_slab_memory(*given, members.device, most)
+        largest = max(memory.out.shape[1], memory.back_out.shape[1])
+        divide_slabs(self.rails, members, largest)
         self._slabs = Slabs(*given, memory, members.is_one_host, most, packing)
         self._no_source = [torch.empty(0)] * len(shuffle.program.read)
         self.may_drop = self._may_drop(shuffle, limits)
@@ -319,12 +324,8 @@ class RailNode(TritonNode):
         self._own_ranks = [own["rank"].view(-1, fanout) for own in self._own]
         return super()._allocate_segments()
 
-    def _new_rails(self, members: Membership) -> Rails:
-        return Rails(members)
-
-    def _crossing(self, shuffle: ShuffleSpec) -> Tensor | None:
-        """What ranks send each other, if they alone decide it; see `crossing`."""
-        return crossing(shuffle, self._members.topology)
+    def _new_rails(self, members: Membership, measures: bool) -> Rails:
+        return Rails(members, measures)
 
     def _may_drop(self, shuffle: ShuffleSpec, limits: Limits) -> bool:
         """Whether a point may find no slot: a given one may be none, or another's; others may be

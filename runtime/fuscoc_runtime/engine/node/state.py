@@ -31,7 +31,7 @@ STAGES = (
 
 # Positions in call.cuh's State; the last words are of every rank, of the fewest that kernels have
 # room for here,
-STATE_WORDS = 48
+STATE_WORDS = 49
 PLAN_EPOCH, MEETINGS = 0, 6
 TROUBLES, BAD_KEYS, EXCESS, BAD_SIZES = 14, 17, 20, 21
 NUM_KINDS = 9

@@ -40,6 +40,7 @@ struct State {
   u32 dispatch_epoch;      // dispatches begun that were planned by a kernel of their own,
   u32 planned;             // and the CTAs of that kernel that have finished
   u32 cleared[2];          // parts of a result that are 0 (pieces), as of the work counters of a combine
+  u32 lent;                // the latest combine whose results all ranks have lent, by its number; 0: none (pieces)
 };
 constexpr int kNumTroubles = 9 + kMaxRanks;  // words from `bad_keys` on
 
@@ -86,7 +87,11 @@ struct Call {
   i64 marks_at;                   // told this one (pieces),
   i64 told_at;                    // u64 [num_ranks] {number, epoch}
   i64 arrived_at;                 // u64 [num_ranks] latest combine of which all that each sends has arrived, where results
-                                  // are lent, at `staging_at`; else 0 (pieces)
+                                  // may be lent; else 0 (pieces)
+  i64 lent_at;                    // u64 [num_ranks] where in its memory each lends its result, and 1; 0: it does not (pieces)
+  i64 boxes_lent_at;              // [num_ranks][max_boxes] boxes that the ranks have told this one for such results (pieces)
+  char* results[kMaxRanks];       // every rank's memory for results that it lends, as mapped here (pieces)
+  i64 result_at;                  // combine: where in that `result` lies, -1: elsewhere (pieces)
   State* state;
   Page* page;
   Routing* routing;

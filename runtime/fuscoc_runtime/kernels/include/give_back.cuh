@@ -298,8 +298,18 @@ __device__ __noinline__ void end_numbering(const Call& call, const Words& shared
   advance_back(call, shared);
 }
 
+// Whether the kernel before has brought it back, into results that are lent: see `give_lent`, beside whose end this one may
+// start. Nobody changes that before all CTAs of this one have entered.
+__device__ __forceinline__ bool is_back(const Call& call) {
+  wait_for_previous();
+  const volatile State& state = *call.state;
+  const u32 lent = state.lent, number = state.num_combines, abort = state.abort;
+  return lent != 0 && lent == number && !abort;
+}
+
 template <class Shape>
 __device__ __forceinline__ void give_back(const Call& call) {
+  if (call.arrived_at && is_back(call)) return;
   __shared__ GiveBackWords<Shape> shared;
   const int thread = threadIdx.x, warp = thread / kWarp;
   const u64 told = thread < call.num_ranks ? __ldcg(num_told(call, call.rank, thread)) : 0;

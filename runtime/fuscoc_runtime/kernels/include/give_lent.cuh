@@ -1,7 +1,9 @@
 // Combine kernel of pieces whose results are lent: rows go straight to where their segments lie, as by a dispatch turned around.
 //
-// Results lie in the windows of several ranks. These meet first, since the memory may hold the result before; then warps take what is sent
-// and what stays in turn. The last CTA of a rank tells the peers that all has arrived, and waits for theirs.
+// A rank lends its result for a call if that lies in memory that peers have mapped, and says so first. If all ranks do, warps take what is
+// sent and what stays in turn; the last CTA of a rank tells the peers that all has arrived, and waits for theirs. If one does not, or
+// does not join, nobody stores anything here, and `give_back`, which is launched behind, makes the combine instead: a call of its own for
+// those who count them. A rank that does not lend knows that before it hears of the others.
 //
 // Of a result that rows do not fill, the rest is 0. Where parts that are cleared have bytes of rows, too, they are cleared
 // before this rank lets its peers store.
@@ -12,8 +14,10 @@ namespace fuscoc {
 
 template <class Shape>
 struct LentWords {
-  u32 absent, lost;  // peers, a bit each: those who are not in this call, and whose rows have not come
-  bool is_last;      // of this rank's CTAs
+  char* to[kMaxRanks];  // the results, as mapped here
+  u32 lost;             // peers whose rows have not come, a bit each
+  bool keeps;           // some rank does not lend its result
+  bool is_last;         // of this rank's CTAs
   CarrierWords carrier[kCarries<Shape> ? kCarriers<Shape> : 1];
 };
 
@@ -22,9 +26,12 @@ struct GiveLent : GiveBack<Shape> {
   using Base = GiveBack<Shape>;
   using typename Base::Own;
   using Base::call, Base::clear, Base::held, Base::items_of, Base::joins, Base::lane, Base::lose, Base::num_workers;
-  using Base::shared, Base::taker, Base::tell, Base::told, Base::warp, Base::words;
+  using Base::shared, Base::taker, Base::tell, Base::warp, Base::words;
   LentWords<Shape>& lent;
 
+  __device__ __forceinline__ const Own& told(int from, u32 box) const {
+    return boxes_lent<Shape>(call, call.rank, from)[box];
+  }
   __device__ __forceinline__ bool asks() const { return int(threadIdx.x) < call.num_ranks && joins(threadIdx.x); }
   __device__ __forceinline__ u64* word_of(i64 section, int peer) const {
     return reinterpret_cast<u64*>(call.window[call.rank] + section) + peer;
@@ -58,26 +65,28 @@ struct GiveLent : GiveBack<Shape> {
     this->wait_for_cleared(num);
     fence_system();
   }
-  // Tells the peers that they may store into this rank's result. That they have is waited for while items are counted.
-  __device__ void enter() const {
+  // Tells the peers whether they may store into this rank's result, and where that lies. What they tell is waited for while
+  // items are counted. Nobody's word is replaced before it is read: the next one is told behind a call in which all have met.
+  __device__ void enter(bool lends) const {
     const u32 num_cleared = this->num_cleared();
-    if (clears_first(num_cleared)) clear_all(num_cleared);
-    if (blockIdx.x == 0 && asks()) tell(call.barrier_at, threadIdx.x);
-  }
-  // Instead of joining the call: into this rank's result nobody stores.
-  __device__ void refuse() const {
-    if (blockIdx.x == 0 && asks()) tell(call.refused_at, threadIdx.x);
+    if (lends && clears_first(num_cleared)) clear_all(num_cleared);
+    if (blockIdx.x != 0 || !asks()) return;
+    u64* const words = reinterpret_cast<u64*>(call.window[threadIdx.x] + call.lent_at);
+    store_relaxed(words + call.rank, lends ? u64(call.result_at) + 1 : u64(0));
+    fence_system();
+    tell(call.barrier_at, threadIdx.x);
   }
   __device__ __forceinline__ void wait_for_peers() const {
     if (asks()) {
       const int peer = threadIdx.x;
-      const u64 *const told = word_of(call.barrier_at, peer), *const refused = word_of(call.refused_at, peer);
+      const u64* const told = word_of(call.barrier_at, peer);
       const Outcome outcome = wait_until(
-          call, kCombineEnter, peer, 0, [&] { return reached(load_relaxed(told), shared.tag); },
-          [&] { return reached(load_acquire(refused), shared.tag) || this->has_left(peer); });
+          call, kCombineEnter, peer, 0, [&] { return reached(load_relaxed(told), shared.tag); }, [&] { return this->has_left(peer); });
       if (outcome == kAborted) shared.aborted = true;
-      if (outcome == kNever) atomicOr(&lent.absent, 1u << peer);
       fence_system();
+      const u64 at = outcome == kReady ? load_relaxed(word_of(call.lent_at, peer)) : 0;
+      if (at == 0) lent.keeps = true;
+      lent.to[peer] = peer == call.rank ? call.result : call.results[peer] + (at - 1);
       if (kTurns<Shape> || kCarries<Shape>) fence_bulk_proxy();
     }
     __syncthreads();
@@ -85,8 +94,9 @@ struct GiveLent : GiveBack<Shape> {
 
   // Boxes that all ranks have told this one: the first of each, that of the next rank first and the own one last, and so on.
   __device__ __forceinline__ int rank_of(u32 index) const { return int((call.rank + 1 + index % call.num_ranks) % call.num_ranks); }
+  // Whether the results are made: if not, the other kernel makes them, also where nobody waits any more.
   template <class Leave>
-  __device__ void run(Leave leave) const {
+  __device__ bool run(Leave leave) const {
     GiveBackWords<Shape>& all = words();
     const u32 num_ranks = u32(call.num_ranks), num_cleared = this->num_cleared();
     const bool carries = kCarries<Shape> && warp < num_carriers(kCarriers<Shape>);
@@ -119,13 +129,12 @@ struct GiveLent : GiveBack<Shape> {
     __syncthreads();
     leave();
     wait_for_peers();
-    if (shared.aborted)
-      return poison(call.result, call.result_bytes, i64(blockIdx.x) * blockDim.x + threadIdx.x, i64(gridDim.x) * blockDim.x);
+    if (shared.aborted || lent.keeps) return false;
     if constexpr (kTurns<Shape>) {
       const Turning<Shape, Own> turning{all.ring, num_workers()};
       if (taker() < 0) turning.work(warp);
       else if (!takes) turning.store(taker() - kBringers, shared.tag);
-      if (!takes) return;
+      if (!takes) return true;
     }
     const u32 num_sent = all.sent.total(), num_own = all.own.total(), pairs = min(num_sent, num_own);
     const Own* last = nullptr;
@@ -134,9 +143,8 @@ struct GiveLent : GiveBack<Shape> {
       item = item < 2 * pairs ? item / 2 : item - pairs;
       const u32 index = stays ? own(all.own.find(item, of_own)) : sent(all.sent.find(item, of_sent));
       const int to = rank_of(index);
-      if (lent.absent >> to & 1) return {};
       const Own& box = shares ? all.box[index] : held(told(to, index / num_ranks), last);
-      return {&box, call.rows + box.from, call.window[to] + call.staging_at + box.to, item, false, nullptr};
+      return {&box, call.rows + box.from, lent.to[to] + box.to, item, false, nullptr};
     };
     u32* const taken = counter(call.state->next_reduce);
     if constexpr (kCarries<Shape>) {
@@ -148,7 +156,7 @@ struct GiveLent : GiveBack<Shape> {
           if (item.box) carrier.carry(*item.box, item.from, item.to, item.item, nullptr, [](u64*) {});
         });
         carrier.finish([](u64*) {});
-        return;
+        return true;
       }
     }
     if constexpr (!kCarries<Shape> || Shape::few) {
@@ -165,11 +173,13 @@ struct GiveLent : GiveBack<Shape> {
     if (!clears_first(num_cleared))
       this->take(counter(call.state->next_finalise), num_cleared, [&](u32 item) { clear(call, item, nullptr, lane); });
     if constexpr (kTurns<Shape>) Turning<Shape, Own>{all.ring, num_workers()}.end();
+    return true;
   }
 
   // Behind all that is stored, by all threads of every CTA.
   __device__ void end() const {
     if (!come_last()) return;
+    if (threadIdx.x == 0) call.state->lent = shared.number;
     const int peer = int(threadIdx.x);
     if (peer < call.num_ranks && peer != call.rank) {
       if (asks()) tell(call.arrived_at, peer);
@@ -206,13 +216,21 @@ __device__ __forceinline__ void give_lent(const Call& call) {
   const GiveLent<Shape> state{{{call, shared}, warp, thread % kWarp}, lent};
   if constexpr (kTurns<Shape>)
     if (thread == kWarp) Turning<Shape, BoxOf<Shape>>{shared.ring, state.num_workers()}.open();
-  if (thread == 0) lent.absent = lent.lost = 0;
+  if (thread == 0) lent.keeps = false, lent.lost = 0;
+  const bool lends = call.result_at >= 0 && !shared.refuses;
   if (thread < call.num_ranks) shared.num_boxes[thread] = u32(told >> 32) == state.epoch() && state.joins(thread) ? u32(told) : 0;
   __syncthreads();
   const auto next = [&] { leave(call, place, [&](State&) { end_numbering(call, shared); }); };
-  if (!goes_on(call, state, call.result_bytes)) return next();
-  state.run(next);
-  state.end();
+  if (shared.outdated) return leave(call, place, [](State& words) { words.lent = 0; });
+  if (shared.aborted) return next();
+  state.enter(lends);
+  if (!lends) {
+    if (thread == blockDim.x - 1) shared.refuses = false;  // which the other kernel tells
+    return next();
+  }
+  const bool made = state.run(next);
+  let_next_start();
+  if (made) state.end();
 }
 
 }  // namespace fuscoc

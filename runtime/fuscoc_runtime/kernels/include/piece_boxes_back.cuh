@@ -4,8 +4,8 @@
 // Results come back by way of this rank's staging memory, where each box has a part: the bytes of a cell in
 // the order of the source, each range as far from a multiple of 16 as in the result. So a peer puts lines
 // together from its rows, what is left is to copy them, and both cut ranges into the same lines: an item
-// that is sent is an item that is received. Every item of a box has a flag there. Results that are lent lie in that
-// memory themselves: peers are told the same boxes as this rank has.
+// that is sent is an item that is received. Every item of a box has a flag there. Where results may be lent, peers
+// are told a second box each time: the one that goes to its place in the result at once, as this rank's own does.
 #pragma once
 #include "piece_boxes.cuh"
 
@@ -20,6 +20,11 @@ __device__ __forceinline__ BoxOf<Shape>* boxes_back(const Call& call) {
 template <class Shape>
 __device__ __forceinline__ BoxOf<Shape>* boxes_told(const Call& call, int window, int from) {
   return reinterpret_cast<BoxOf<Shape>*>(call.window[window] + call.boxes_at) + from * call.max_boxes;
+}
+// The same, for results that are lent.
+template <class Shape>
+__device__ __forceinline__ BoxOf<Shape>* boxes_lent(const Call& call, int window, int from) {
+  return reinterpret_cast<BoxOf<Shape>*>(call.window[window] + call.boxes_lent_at) + from * call.max_boxes;
 }
 // How many of them there are, {number, epoch}: the word by which that rank has said so to dispatch.
 __device__ __forceinline__ u64* num_told(const Call& call, int window, int from) {
@@ -130,8 +135,11 @@ struct PieceBoxesBack : PieceBoxes<Shape, Relation> {
   }
   __device__ void give_nothing(i64 box) const {
     boxes_back<Shape>(call)[box].num_items = 0;
-    for (int rank = 0; rank < call.num_ranks; ++rank)
-      if (!(shared.meeting.peers.refusing >> rank & 1)) boxes_told<Shape>(call, rank, call.rank)[box].num_items = 0;
+    for (int rank = 0; rank < call.num_ranks; ++rank) {
+      if (shared.meeting.peers.refusing >> rank & 1) continue;
+      boxes_told<Shape>(call, rank, call.rank)[box].num_items = 0;
+      if (call.arrived_at) boxes_lent<Shape>(call, rank, call.rank)[box].num_items = 0;
+    }
   }
   template <bool kSpread>
   __device__ __forceinline__ void put(Own* to, const Own& box) const {
@@ -149,7 +157,7 @@ struct PieceBoxesBack : PieceBoxes<Shape, Relation> {
     const i64 bytes = round_up(pitch * of.num + line, kBulkLine);
     i64 staging = 0;
     u32 flag = 0;
-    if (there && !call.arrived_at) {
+    if (there) {
       staging = i64(atomicAdd(&shared.staging, u64(bytes)));
       flag = atomicAdd(&shared.flags, home.num_items * u32(of.num));
       if (staging + bytes > call.staging_bytes || flag + home.num_items * u32(of.num) > call.max_flags) {
@@ -172,16 +180,18 @@ struct PieceBoxesBack : PieceBoxes<Shape, Relation> {
     }
     for (int rank = 0; rank < call.num_ranks; ++rank) {
       if (shared.meeting.peers.refusing >> rank & 1) continue;
-      Own* to = there ? &boxes_told<Shape>(call, rank, call.rank)[box] : nullptr;
-      const i64 c = there ? cell_of(piece, of, rank) : 0;
-      if (c < 0) to->num_items = 0, to = nullptr;
-      const bool settled = call.arrived_at || rank == call.rank;  // goes to its place at once
-      put<kSpread>(to, settled ? mine : told);
-      if (!to) continue;
-      const i64 number = c - of.first;
-      to->from = piece.slot * Shape::row_bytes(0) + c * slot_step;
-      to->to = settled ? src + number * src_step : staging + floor_mod(src, line) + number * pitch;
-      to->flag = flag + u32(number) * home.num_items;
+      const i64 c = there ? cell_of(piece, of, rank) : 0, number = c - of.first;
+      const i64 from = piece.slot * Shape::row_bytes(0) + c * slot_step, place = src + number * src_step;
+      const auto tell = [&](Own* boxes, const Own& kind, i64 at) {
+        Own* to = there ? &boxes[box] : nullptr;
+        if (c < 0) to->num_items = 0, to = nullptr;
+        put<kSpread>(to, kind);
+        if (to) to->from = from, to->to = at, to->flag = flag + u32(number) * home.num_items;
+      };
+      const bool settled = rank == call.rank;  // goes to its place at once
+      tell(boxes_told<Shape>(call, rank, call.rank), settled ? mine : told,
+           settled ? place : staging + floor_mod(src, line) + number * pitch);
+      if (call.arrived_at) tell(boxes_lent<Shape>(call, rank, call.rank), mine, place);
     }
   }
 };
