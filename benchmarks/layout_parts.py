@@ -182,17 +182,19 @@ def unpacked(sizes: Mapping[str, int], rank: int, ranks: int, device: torch.devi
     return Case(x, inputs, lines, lines, remote, there, back)
 
 
-def texts(sizes: Mapping[str, int], rank: int, ranks: int, device: torch.device) -> Case:
-    """Texts of random lengths to random buckets, token by token."""
-    length = torch.randint(*LENGTHS, (TEXTS,), device=device)
-    bucket = torch.randint(sizes["buckets"], (TEXTS,), device=device)
+def texts(
+    sizes: Mapping[str, int], rank: int, ranks: int, device: torch.device, count: int = TEXTS
+) -> Case:
+    """So many texts of random lengths to random buckets, token by token."""
+    length = torch.randint(*LENGTHS, (count,), device=device)
+    bucket = torch.randint(sizes["buckets"], (count,), device=device)
     tokens = int(length.sum())
     x = torch.randn(tokens, sizes["width"], device=device).bfloat16()
 
     def of_tokens() -> Tensor:
         return bucket.to(torch.uint8).repeat_interleave(length, output_size=tokens)
 
-    room = TEXTS * LENGTHS[1]
+    room = count * LENGTHS[1]
     return bucketed(x, of_tokens, {"length": length, "bucket": bucket}, room, room, ranks)
 
 

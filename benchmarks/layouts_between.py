@@ -1,14 +1,15 @@
-"""Layouts whose slots follow from pieces, between nodes: rails beside the general engine and torch.
+"""Layouts with many segments between nodes: rails beside the general engine and torch.
 
     python -m benchmarks.layouts_between --compile
     torchrun --nproc-per-node 2 -m benchmarks.layouts_between --topology 2x1 --one-host
 
 ``--compile`` writes artifacts into ``build/layouts_between`` and needs no GPU. A case is moved
-there and back with ``max_sources`` (rails), without (the general engine, which plans static ones
-once) and by torch (permute, all-to-all, permute), in turn, and every result is compared bit by bit,
-in memory that was poisoned before; with rails the host must wait for nothing meanwhile, as torch is
-made to see to. Nodes and times are as in ``embedding.py``. The bound is that of the bytes which
-leave a rank, at ``--wire`` GB/s: ``NCCL_MAX_P2P_NCHANNELS=4`` makes NVLink a wire of 40.
+there and back with ``max_sources`` (rails), without (exact), by the general engine (which plans
+static ones once) and by torch (permute, all-to-all, permute), in turn, and every result is compared
+bit by bit, in memory that was poisoned before; with ``max_sources`` the host must wait for nothing
+meanwhile, as torch is made to see to. Nodes and times are as in ``embedding.py``. The bound is that
+of the bytes which leave a rank, at ``--wire`` GB/s: ``NCCL_MAX_P2P_NCHANNELS=4`` makes NVLink a
+wire of 40.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ import torch.distributed as dist
 
 from benchmarks.embedding import captured, join, medians_ms
 from benchmarks.layout_case import Case
+from benchmarks.layout_parts import texts
 from benchmarks.layouts import EXAMPLES, dealt, flat, given, gpu_times, pages, pictures, transposed
 from benchmarks.nvlink_timing import HEAD_START_CYCLES, Barrier
 from fuscoc_runtime import Shuffle
 from fuscoc_runtime.engine.node.engine import NodeEngine
+from fuscoc_runtime.engine.node.exact_engine import ExactEngine
+from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.topology import Topology
 
 FOLDER = Path("build/layouts_between")
@@ -34,13 +38,15 @@ TURNS = 9
 ULYSSES = {"tokens": 1024, "heads": 32, "width": 128, "block": 64}
 FFT = {"nx": 256, "ny": 64, "nz": 256}
 REDISTRIBUTE = {"rows": 16384, "columns": 512}
-PICTURES, PAGES, MOVES = 8, 24, 16
+BUCKETS = {"width": 1024, "buckets": 64}
+PICTURES, PAGES, MOVES, TEXTS = 8, 24, 16, 64
 SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "ulysses": ("ulysses", ULYSSES),
     "redistribute": ("redistribute", REDISTRIBUTE),
     "vit": ("vit_patches", {}),
     "kv": ("kv_pages", {}),
     "fft": ("fft_transpose", FFT),
+    "ragged_text": ("ragged_text", BUCKETS),
 }
 
 
@@ -54,6 +60,8 @@ def compile_all(names: list[str]) -> None:
 
 def of_case(name: str, rank: int, ranks: int, device: torch.device) -> Case:
     torch.manual_seed(17 + rank)
+    if name == "ragged_text":
+        return texts(BUCKETS, rank, ranks, device, TEXTS)
     if name == "vit":
         return pictures(rank, ranks, device, PICTURES)
     if name == "kv":
@@ -88,7 +96,7 @@ class Way:
         """What differs, of three calls."""
         wrong = list[str]()
         for _ in range(3):
-            if isinstance(self.shuffle.engine, NodeEngine):
+            if isinstance(self.shuffle.engine, NodeEngine | ExactEngine):
                 for window in self.shuffle.engine.node.rows:
                     window.view(torch.uint8).fill_(0xA5)
             self.there()
@@ -118,11 +126,17 @@ def measure(name: str, topology: Topology, is_one_host: bool, wire: float) -> li
     device = torch.device("cuda", torch.cuda.current_device())
     case = of_case(name, rank, ranks, device)
     sizes: dict[str, Any] = {"max_sources": case.max_sources, "capacity": case.capacity}
-    ways = {
-        kind: Way(name, case, Shuffle(FOLDER / name, topology=topology, timeout=60.0, **options))
-        for kind, options in (("rails", sizes), ("general", {}))
+    sms = torch.cuda.get_device_properties(device).multi_processor_count
+    kinds = {
+        "rails": (NodeEngine, sizes),
+        "exact": (ExactEngine, {}),
+        "general": (ProcessEngine, {"num_programs": 2 * sms}),
     }
-    assert isinstance(ways["rails"].shuffle.engine, NodeEngine)
+    ways = {}
+    for kind, (engine, options) in kinds.items():
+        shuffle = Shuffle(FOLDER / name, SPECS[name][0], topology=topology, timeout=60.0, **options)
+        assert isinstance(shuffle.engine, engine), f"{name}, {kind}: {shuffle.engine}"
+        ways[kind] = Way(name, case, shuffle)
     wanted = case.there(case.source)
     wrong = [
         f"{name}, {kind}: {each}"

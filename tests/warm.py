@@ -81,6 +81,8 @@ def _kernels(path: Path, general: bool) -> set[str]:
         packed_by = {each.value for each in artifact.kernels[kernels["pack"]].args}
         if "extent.ranks" not in packed_by:
             names.add(shuffle.program.relation.kernel)
+        if shuffle.program.relation.extents_kernel is not None:
+            names.add(shuffle.program.relation.extents_kernel)
         if general:
             of_nodes = {*kernels.values()}
             names |= {name for name in artifact.kernels if name not in of_nodes}

@@ -166,18 +166,21 @@ def _typed(field: FieldSpec) -> str:
     return spelled(field.dtype, field.shape, field.is_complex)
 
 
+UNCHANGED = (
+    "nothing that it depends on changes. Kernels that plan on GPUs by themselves do so in every "
+    "call."
+)
+
+
 def planning(shuffle: ShuffleSpec) -> str:
     """What is planned when."""
     if shuffle.program.is_static and shuffle.baked:
         return (
             f"when compiling, for {', '.join(shuffle.baked)}; for another topology once, by the "
-            "first dispatch: nothing that it depends on changes."
+            f"first dispatch: {UNCHANGED}"
         )
     if shuffle.program.is_static:
-        return (
-            "once, by the first dispatch, or by `fuscoc compile --topology`: nothing that it "
-            "depends on changes."
-        )
+        return f"once, by the first dispatch, or by `fuscoc compile --topology`: {UNCHANGED}"
     data = list(shuffle.program.inputs)
     depends = [*data, *(each for each in shuffle.declared.extents if each not in data)]
     back = "; combine uses its plan" if shuffle.declared.combine is not None else ""

@@ -26,18 +26,20 @@ WAITS = {"exact": 1, "fixed": 0}
 FIXED = {"max_sources": 16, "capacity": 64}
 
 
-def open_shuffle(group: Any, artifact: str, kind: Kind) -> Shuffle:
+def open_shuffle(group: Any, artifact: str, kind: Kind, topology: str | None) -> Shuffle:
     with on_the_device() if kind == "exact" else nullcontext():
         options = FIXED if kind == "fixed" else {}
-        shuffle = Shuffle(artifact, group=group, timeout=60.0, **options)
+        shuffle = Shuffle(artifact, group=group, topology=topology, timeout=60.0, **options)
     assert isinstance(shuffle.engine, ENGINES[kind])
     return shuffle
 
 
-def calls(group: Any, artifact: str, name: str, kind: Kind) -> list[str]:
+def calls(
+    group: Any, artifact: str, name: str, kind: Kind, topology: str | None = None
+) -> list[str]:
     """What is wrong with some calls, the last of them along the routing of the one before."""
     wrong = []
-    with open_shuffle(group, artifact, kind) as shuffle:
+    with open_shuffle(group, artifact, kind, topology) as shuffle:
         for seed in range(3):
             call = draw(name, shuffle.topology.num_ranks, seed)
             given = call.given[shuffle.rank]
@@ -67,10 +69,12 @@ def calls(group: Any, artifact: str, name: str, kind: Kind) -> list[str]:
     return wrong
 
 
-def mistakes(group: Any, artifact: str, kind: Kind) -> list[tuple[str, bool]]:
+def mistakes(
+    group: Any, artifact: str, kind: Kind, topology: str | None = None
+) -> list[tuple[str, bool]]:
     """What rank 1 is told of tables that are wrong there alone, and whether its cache changed."""
     found = []
-    with open_shuffle(group, artifact, kind) as shuffle:
+    with open_shuffle(group, artifact, kind, topology) as shuffle:
         for table in ([0, 7, 1], [2, 1, 2]):
             pages = torch.arange(4.0).view(1, 4, 1).expand(1, 4, 8).bfloat16().contiguous() + 1
             cache = torch.zeros(1, 4, 8, dtype=torch.bfloat16)

@@ -33,12 +33,22 @@ def test_memory_is_what_torch_makes_it(
     assert pool.run(rank_work.calls, 2, built[name], name, kind) == [[], []]
 
 
-@pytest.mark.parametrize("kind", ["general", "exact", "fixed"])
-def test_tables_that_are_wrong(pool: Pool, tmp_path: Path, kind: Kind) -> None:
+@pytest.mark.parametrize("name", ["kv_cache", "tiles"])
+def test_memory_of_rows_from_other_nodes(pool: Pool, built: dict[str, str], name: str) -> None:
+    """Segments of pieces, of exact sizes: one wait, too."""
+    assert pool.run(rank_work.calls, 2, built[name], name, "exact", "2x1") == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("kind", "topology"), [("general", None), ("exact", None), ("exact", "2x1"), ("fixed", None)]
+)
+def test_tables_that_are_wrong(
+    pool: Pool, tmp_path: Path, kind: Kind, topology: str | None
+) -> None:
     """Where hosts wait nothing moves, and all ranks say so; else such rows are counted."""
     sizes = {"layers": 1, "page": 1, "heads": 1, "width": 4}
     artifact = str(fuscoc.compile(EXAMPLE, tmp_path / "cache", **sizes))
-    first, second = pool.run(rank_work.mistakes, 2, artifact, kind)
+    first, second = pool.run(rank_work.mistakes, 2, artifact, kind, topology)
     if kind != "fixed":
         assert first == second
         (outside, before), (twice, same) = first

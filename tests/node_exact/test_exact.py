@@ -16,7 +16,7 @@ from tests.engine.pool import Pool
 from tests.gpus import torchrun
 from tests.node_exact import rank_work
 from tests.node_exact.models import compile_all
-from tests.node_triton.given_specs import EXAMPLES
+from tests.node_triton.given_specs import EXAMPLES, TEXTS
 from tests.node_triton.test_any_rows import CASTS
 from tests.node_triton.test_given_slots import FANNED
 from tests.node_triton.test_node_triton import COMPACT, SMALL, SPECS
@@ -24,8 +24,9 @@ from tests.node_triton.test_node_triton import COMPACT, SMALL, SPECS
 NUM_RANKS = 4
 OTHERS = {name: text for name, text in SPECS.items() if name != "long"}
 OTHERS["normalised by a call"] = CASTS["normalised by a call"]
-# The others have pieces, and exact sizes are the general engine's: see `choose_exact`.
-GIVEN = {name: EXAMPLES[name] for name in ("reshard", "kv_pages")}
+OTHERS["ragged"] = TEXTS
+# The others have pieces, and inside a node exact sizes are the general engine's: `choose_exact`.
+GIVEN = {name: EXAMPLES[name] for name in ("reshard", "kv_pages", "vit_patches_normalised")}
 NIGHTLY = pytest.mark.nightly
 BOTH = pytest.mark.parametrize("text", [SMALL, COMPACT], ids=["expanded", "compact"])
 
@@ -51,7 +52,7 @@ def path(text: str) -> str:
     return str(specs.artifact(text).path)
 
 
-@one_of(OTHERS, "compact", "normalised by a call")
+@one_of(OTHERS, "compact", "normalised by a call", "ragged")
 def test_every_kind_of_shuffle(pool: Pool, name: str) -> None:
     pool.run(rank_work.batches, 2, path(OTHERS[name]), [(5, 0), (0, 0), (2, 12)], 1)
 

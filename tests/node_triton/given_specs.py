@@ -28,6 +28,11 @@ def example(name: str, *constants: tuple[str, str]) -> str:
     return text
 
 
+TEXTS = example(
+    "ragged_text", ("const width = 1024, buckets = 64", "const width = 6, buckets = 8")
+).split("// The lengths")[0]
+"""Slots that are assigned, of a ragged source."""
+
 FIXED = [(1, 1, 1, 1)] * 3  # their extents are constants
 EXAMPLES = {
     "ulysses": Small(

@@ -81,10 +81,15 @@ def gradients(group: Any, artifact: str, topology: str, tables: Tables, length: 
 
 
 def batches(
-    group: Any, artifact: str, topology: str, sizes: Sequence[Sequence[int]], seed: int
+    group: Any,
+    artifact: str,
+    topology: str,
+    sizes: Sequence[Sequence[int]],
+    seed: int,
+    **options: Any,
 ) -> None:
     """Calls of an example with these outermost extents, verified."""
-    shuffle = open_shuffle(group, artifact, topology)
+    shuffle = open_shuffle(group, artifact, topology, **options)
     for number, each in enumerate(sizes):
         run(shuffle, batch(shuffle.spec, each, seed + number), combines=1 + number % 2)
     shuffle.check()

@@ -14,7 +14,7 @@ import torch
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.node import exact_rails, places
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
-from fuscoc_runtime.engine.node.flow_rails import FlowRails
+from fuscoc_runtime.engine.node.flow_rails import FlowRails, have_ways
 from fuscoc_runtime.engine.node.rail_calls import RailCalls
 from fuscoc_runtime.engine.node.report import Report
 from fuscoc_runtime.face.shuffle import Shuffle
@@ -29,10 +29,15 @@ def open_shuffle(group: Any, artifact: str, topology: str, **options: Any) -> Sh
     with mock.patch.object(places, "FIRST_SOURCES", 1):
         shuffle = rank_work.open_shuffle(group, artifact, topology=topology, **options)
     node, rules = shuffle.engine.node, shuffle.spec.program.exchange
-    assert isinstance(node, ExactRails)
-    has_policy = rules.forwarder != "static" or rules.schedule != "pairwise"
-    assert isinstance(node, FlowRails) == has_policy
+    assert isinstance(node, ExactRails) == (shuffle.topology.num_nodes > 1)
+    assert isinstance(node, FlowRails) == have_ways(rules, shuffle.topology)
     return shuffle
+
+
+def open_in_rounds(group: Any, artifact: Any, topology: str, **options: Any) -> Shuffle:
+    """The same, whose slabs travel in several rounds."""
+    with several_hosts():
+        return open_shuffle(group, artifact, topology, **options)
 
 
 def with_few_places(group: Any, *arguments: Any, name: str, **options: Any) -> Any:

@@ -13,7 +13,9 @@ import argparse
 import sys
 import time
 import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
@@ -24,24 +26,31 @@ from tests.rails.gpu_run import TIMEOUT, join, share
 from tests.rails.test_suite import MOST, TEXTS
 from tests.warm import pool, warm
 
-NAMES = list(TEXTS)
+SIZES = [(5, 0, 3, 1), (0, 0, 0, 0), (2, MOST, 0, 4), (MOST, MOST, 7, MOST)]
 
 
-def compile_all(folder: Path) -> None:
-    paths = [folder / str(number) for number in range(len(NAMES))]
+def compile_all(folder: Path, texts: Mapping[str, str] = TEXTS) -> None:
+    paths = [folder / str(number) for number in range(len(texts))]
     with pool() as workers:
-        list(workers.map(_compile, NAMES, paths))
+        list(workers.map(_compile, texts.values(), paths))
     for problem in warm(paths):
         print(f"does not compile: {problem}")
 
 
-def _compile(name: str, path: Path) -> None:
+def _compile(text: str, path: Path) -> None:
     import fuscoc
 
-    fuscoc.compile(TEXTS[name], path)
+    fuscoc.compile(text, path)
 
 
-def main() -> int:
+def epochs(name: str, artifact: str, topology: Topology, **options: Any) -> None:
+    """Calls of fixed capacity."""
+    batches = [each[: topology.num_ranks] for each in SIZES]
+    rank_work.epochs(None, artifact, batches, 1, topology=topology, **options)
+
+
+def main(texts: Mapping[str, str], work: Callable[..., None]) -> int:
+    """``work`` is given the name, the artifact, the topology, and how to open it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--topology", type=Topology.parse)
@@ -49,18 +58,15 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     given = parser.parse_args()
     if given.topology is None:
-        compile_all(given.folder)
+        compile_all(given.folder, texts)
         return 0
     device, num_ranks = join(given.topology, given.one_host), given.topology.num_ranks
-    options = {"topology": given.topology, "device": device, "num_sms": share(device)}
-    sizes = [(5, 0, 3, 1), (0, 0, 0, 0), (2, MOST, 0, 4), (MOST, MOST, 7, MOST)]
-    batches = [each[:num_ranks] for each in sizes]
+    options = {"device": device, "num_sms": share(device), "timeout": TIMEOUT}
     wrong: list[str] = []
-    for number, name in list(enumerate(NAMES))[given.first :]:
+    for number, name in list(enumerate(texts))[given.first :]:
         began = time.monotonic()
         try:
-            artifact = str(given.folder / str(number))
-            rank_work.epochs(None, artifact, batches, 1, timeout=TIMEOUT, **options)
+            work(name, str(given.folder / str(number)), given.topology, **options)
         except Exception:
             wrong.append(f"{name}: {traceback.format_exc()}")
         everyone: list[bool] = [False] * num_ranks
@@ -74,4 +80,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(TEXTS, epochs))

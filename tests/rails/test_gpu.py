@@ -9,7 +9,7 @@ import pytest
 from fuscoc_runtime.topology import Topology
 from tests.gpus import need_gpus, torchrun
 from tests.node_exact import models as exact
-from tests.rails import exact_gpu_run, given_gpu_run
+from tests.rails import exact_gpu_run, exact_pieces_gpu_run, given_gpu_run
 from tests.rails.models import compile_all
 
 HOSTS = {"one host": ["--one-host"], "hosts": []}
@@ -59,3 +59,13 @@ def test_exact_sizes(topology: str, hosts: str, tmp_path: Path) -> None:
     need_gpus(Topology.parse(topology).num_ranks)
     exact_gpu_run.compile_all(tmp_path)
     run("tests/rails/exact_gpu_run.py", topology, hosts, tmp_path)
+
+
+@pytest.mark.gpu
+@every_topology
+@on_hosts
+def test_exact_sizes_of_pieces(topology: str, hosts: str, tmp_path: Path) -> None:
+    """And of static shuffles, and of ragged sources."""
+    need_gpus(Topology.parse(topology).num_ranks)
+    exact_pieces_gpu_run.compile_all(tmp_path)
+    run("tests/rails/exact_pieces_gpu_run.py", topology, hosts, tmp_path)

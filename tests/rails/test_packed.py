@@ -5,6 +5,7 @@ they lie, what travels, and calls of whole jobs, uneven ones and in rounds, agai
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.node_triton.given_specs import EXAMPLES
 from tests.node_triton.test_any_spec import STATEFUL, Ranks, compiled
-from tests.rails import rail_work, static_specs
+from tests.rails import exact_work, rail_work, static_specs
 from tests.rails.static_specs import ENDS
 
 pool = pool_of(4)
@@ -278,7 +279,9 @@ def ranks() -> Iterator[Ranks]:
     found.close()
 
 
-def check_calls(ranks: Ranks, data: st.DataObject, shapes: list[str]) -> None:
+def check_calls(
+    ranks: Ranks, data: st.DataObject, shapes: list[str], is_exact: bool = False
+) -> None:
     """A dispatch and a combine, in one round or in several."""
     topology = Topology.parse(data.draw(st.sampled_from(shapes)))
     text = data.draw(uneven(topology) | layouts(topology.num_ranks))
@@ -286,12 +289,14 @@ def check_calls(ranks: Ranks, data: st.DataObject, shapes: list[str]) -> None:
     shuffle = artifact.shuffle()
     brought = generate(shuffle, topology, 1, data.draw(st.integers(0, 9)))
     expected = expect(shuffle, brought)
-    options = {
-        "max_sources": max(1, *num_segments(shuffle, topology)) + data.draw(st.integers(0, 2)),
-        "capacity": max(1, *(len(rows.written) for rows in expected.rows)),
-        "topology": str(topology),
-    }
-    opens = data.draw(st.sampled_from([rail_work.open_shuffle, rail_work.open_in_rounds]))
+    options: dict[str, Any] = {"topology": str(topology)}
+    work: Any = exact_work if is_exact else rail_work
+    if not is_exact:
+        options |= {
+            "max_sources": max(1, *num_segments(shuffle, topology)) + data.draw(st.integers(0, 2)),
+            "capacity": max(1, *(len(rows.written) for rows in expected.rows)),
+        }
+    opens = data.draw(st.sampled_from([work.open_shuffle, work.open_in_rounds]))
     assert not ranks.run(topology.num_ranks, artifact, brought, expected, options, opens)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.engine import sizes
-from fuscoc_runtime.engine.arguments import Arguments
+from fuscoc_runtime.engine.arguments import Arguments, Checker
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.program import PackedSlots
@@ -33,7 +33,16 @@ class Ragged:
     outer: Tensor
     point_offset: Tensor
     cell_offset: Tensor
-    num_cells: int
+
+    @property
+    def num_points(self) -> int:
+        """All of them."""
+        return len(self.outer)
+
+    @property
+    def addresses(self) -> dict[str, int]:
+        """What the relation is given, by value name."""
+        return {name: address(table) for name, table in vars(self).items()}
 
 
 def evaluate_relation(machine: Machine, arguments: Arguments) -> Points:
@@ -47,11 +56,13 @@ def evaluate_relation(machine: Machine, arguments: Arguments) -> Points:
     shuffle = machine.shuffle
     values = _input_values(arguments)
     if shuffle.program.relation.extents_kernel is not None:
-        ragged = _ragged(machine, arguments, shuffle.program.relation.extents_kernel, values)
-        sizes.check_cells(machine.checker, arguments, ragged.num_cells)
-        num_points = len(ragged.outer)
-        tables = {name: getattr(ragged, name) for name in ("outer", "point_offset", "cell_offset")}
-        values |= {name: address(table) for name, table in tables.items()}
+        kernel = shuffle.program.relation.extents_kernel
+
+        def launch(values: Mapping[str, int]) -> None:
+            _launch(machine, kernel, values, machine.num_programs)
+
+        ragged = add_up(machine.checker, arguments, launch)
+        num_points, values = ragged.num_points, values | ragged.addresses
     else:
         num_points = sizes.num_points(machine.checker, arguments)
     owners = None
@@ -96,17 +107,24 @@ def _input_values(arguments: Arguments) -> dict[str, int]:
     }
 
 
-def _ragged(
-    machine: Machine, arguments: Arguments, kernel: str, input_values: dict[str, int]
+def add_up(
+    checker: Checker,
+    arguments: Arguments,
+    launch: Callable[[Mapping[str, int]], None],
 ) -> Ragged:
-    checker = machine.checker
-    num_outer = sizes.num_outer(checker, arguments)
+    """The sizes of a ragged domain, for which the host waits. ``launch`` is given the numbers of
+    the kernel of extents.
+
+    Raises:
+        InputError, InexactDivisionError: sizes that contradict each other or the source.
+    """
+    num_outer, device = sizes.num_outer(checker, arguments), checker.device
     names = "points", "cells", "status"
-    tables = dict(zip(names, allocate([num_outer] * 3, machine.device), strict=True))
-    values = {**input_values, "num_outer": num_outer}
+    tables = dict(zip(names, allocate([num_outer] * 3, device), strict=True))
+    values = {**_input_values(arguments), "num_outer": num_outer}
     values |= {name: address(table) for name, table in tables.items()}
     if num_outer:
-        _launch(machine, kernel, values, machine.num_programs)
+        launch(values)
     given = sizes.inputs_of_sizes(checker, arguments)
     limits = [limit for tensor in given.values() for limit in tensor.long().aminmax()]
     sums = [tables[name].sum() for name in ("status", "points", "cells")]
@@ -115,14 +133,16 @@ def _ragged(
     ranges = dict(zip(given, zip(told[3::2], told[4::2], strict=True), strict=True))
     sizes.check_magnitude(checker, arguments, num_outer, ranges)
     if bad:
-        outer, rank = int(torch.nonzero(tables["status"])[0]), machine.context.rank
-        raise explain_extents(machine.shuffle, rank, arguments.inputs, arguments.extents, outer)
-    indices = torch.arange(num_outer, dtype=torch.int64, device=machine.device)
+        outer = int(torch.nonzero(tables["status"])[0])
+        raise explain_extents(
+            checker.shuffle, checker.rank, arguments.inputs, arguments.extents, outer
+        )
+    sizes.check_cells(checker, arguments, num_cells)
+    indices = torch.arange(num_outer, dtype=torch.int64, device=device)
     return Ragged(
         torch.repeat_interleave(indices, tables["points"], output_size=num_points),
         _offsets(tables["points"]),
         _offsets(tables["cells"]),
-        num_cells,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from fuscoc_runtime.engine.arguments import MAX_SIZE, Arguments, Checker, is_ragged
 from fuscoc_runtime.engine.divisions import check_divisors
+from fuscoc_runtime.errors import DivisorError
 from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.padding import most_slots
@@ -83,16 +85,33 @@ def fixed_length(shuffle: ShuffleSpec, num_ranks: int) -> int | None:
     """
     target = shuffle.declared.target
     assert target.kind == "dense"
-    builtins = builtin_extents(0, num_ranks).keys()
-    parts = subexpressions(target.length)
-    if any(isinstance(part, Extent) and part.name not in builtins for part in parts):
+    lengths = _of_all_ranks([target.length], num_ranks)
+    return None if lengths is None else max(lengths)
+
+
+def fixed_sources(shuffle: ShuffleSpec, num_ranks: int) -> int | None:
+    """Source segments of the rank with the most; None if a call decides, or so many ranks make a
+    divisor of their number zero, as calls will say."""
+    sizes = shuffle.declared.domain[: shuffle.declared.num_source_dims]
+    try:
+        found = _of_all_ranks([each.extent for each in sizes], num_ranks)
+    except DivisorError:
         return None
-    lengths = []
+    return None if found is None else max(found)
+
+
+def _of_all_ranks(factors: Sequence[Scalar], num_ranks: int) -> list[int] | None:
+    """A product of sizes by rank; None if calls decide."""
+    builtins = builtin_extents(0, num_ranks).keys()
+    for part in chain.from_iterable(map(subexpressions, factors)):
+        if isinstance(part, Load) or (isinstance(part, Extent) and part.name not in builtins):
+            return None
+    products = []
     for rank in range(num_ranks):
         extents = builtin_extents(rank, num_ranks)
-        check_divisors([target.length], rank, extents)
-        lengths.append(evaluate(target.length, Scope(extents)))
-    return max(lengths)
+        check_divisors(factors, rank, extents)
+        products.append(math.prod(evaluate(each, Scope(extents)) for each in factors))
+    return products
 
 
 def check_capacity(checker: Checker, num_slots: int, capacity: int) -> None:

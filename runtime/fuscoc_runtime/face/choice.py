@@ -9,6 +9,7 @@ from torch import Tensor
 from fuscoc_runtime.engine.node.crossing import crossing
 from fuscoc_runtime.engine.node.flow_rails import have_ways
 from fuscoc_runtime.engine.node.slabs import MOST_SENT, bytes_sent, num_places
+from fuscoc_runtime.engine.sizes import fixed_sources
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
 from fuscoc_runtime.room import LEAST, MOST, num_slot_bits, room_for
 from fuscoc_runtime.topology import Topology
@@ -90,20 +91,18 @@ def choose_exact(
         return "the host sees no more of their calls than the start, so nothing can be traced"
     if num_programs is not None:
         return "`num_programs` is of the general engine's kernels"
-    if shuffle.program.is_static:
+    if topology.num_nodes == 1 and shuffle.program.is_static:
         return "its plan is made once, and then its host waits for nothing"
-    if shuffle.node is not None and shuffle.node.pieces is not None:
-        return "its pieces are planned in memory of a fixed size"
-    if shuffle.reply is not None and shuffle.program.is_compact:
-        return "its target is compact, and a reply has other rows, which nobody has counted"
-    if shuffle.program.relation.extents_kernel is not None:
-        return "the sizes of a ragged source are on the device: a dispatch would wait twice"
     return exact_kernels(shuffle, topology)
 
 
 def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
     """Those of ``choose_exact``, wherever they run."""
+    if shuffle.reply is not None and shuffle.program.is_compact:
+        return "its target is compact, and a reply has other rows, which nobody has counted"
     if topology.num_nodes == 1 or shuffle.node is None:
+        if shuffle.node is not None and shuffle.node.pieces is not None:
+            return "inside a node its pieces are planned in memory of a fixed size"
         return choose_triton(shuffle, topology)
     if have_ways(shuffle.program.exchange, topology):
         target = shuffle.program.target
@@ -111,10 +110,15 @@ def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
             return f"between nodes of more than {LEAST} ranks its policy wants the hosts' plan"
         if target.kind == "dense" or target.capacity is not None or shuffle.reply is not None:
             return "between nodes its policy wants a plan before they know whether rows move"
+    node = shuffle.node.between or shuffle.node
+    room, crosses = (1, MOST_SENT), None
+    if shuffle.program.is_static:
+        room = fixed_sources(shuffle, topology.num_ranks) or 1, MAX_SLAB_BYTES
+        crosses = crossing(shuffle, topology)
     return (
         _between_nodes(shuffle, topology)
-        or _beyond_slabs(shuffle, shuffle.node, topology, 1, MOST_SENT)
-        or shuffle.node
+        or _beyond_slabs(shuffle, node, topology, *room, crosses)
+        or node
     )
 
 

@@ -24,7 +24,7 @@ from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
 from fuscoc_runtime.engine.node.flow_rails import FlowRails, have_ways
 from fuscoc_runtime.engine.node.pieces import PiecesNode
-from fuscoc_runtime.engine.node.ragged import ragged_evaluator
+from fuscoc_runtime.engine.node.ragged import Extents, ragged_evaluator
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.state import Limits, NodeKernels
 from fuscoc_runtime.engine.node.triton import TritonNode
@@ -203,7 +203,10 @@ def _exact_engine(
             node = FlowRails(artifact, shuffle, kernels, members, sms, model, measures)
         else:
             node = make(artifact, shuffle, kernels, members, sms)
-        asking = ExactEngine(shuffle, members, node, general)
+        relation = shuffle.program.relation
+        is_ragged = relation.extents_kernel is not None
+        extents = Extents(artifact, relation, members.device) if is_ragged else None
+        asking = ExactEngine(shuffle, members, node, general, extents=extents)
         if (reply := shuffle.reply) is not None:
             assert reply.node is not None, "kernels are there for both or none"
             answers = _answering(members)

@@ -34,6 +34,7 @@ from fuscoc_runtime.engine.node.triton_memory import (
     uploaded,
 )
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
+from fuscoc_runtime.engine.relation import Ragged
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.kernels.commands import carry_out
 from fuscoc_runtime.kernels.loader import address
@@ -95,6 +96,7 @@ class ExactNode:
     is_judged = False  # whether nodes tell each other verdicts
     link: Link | None = None
     """What was measured of the network, if it was."""
+    _slab_places: int | None = None
 
     def __init__(
         self,
@@ -174,11 +176,13 @@ class ExactNode:
         num_slots: int,
         work: Work,
         faults: Tensor | None = None,
+        ragged: Ragged | None = None,
     ) -> Known | Planned | FuscoRuntimeError:
         """Plan a dispatch, the ``number``-th, and move its rows; see ``TritonNode.dispatch``.
 
         ``work`` is that of ``new_work``. This rank refuses the call if ``faults``, int64 [1], is
-        above 0, which nobody has looked at yet.
+        above 0, which nobody has looked at yet. ``ragged``: where the segments of a ragged domain
+        are.
 
         Returns what was planned instead of a routing if nothing was moved: a rank refuses the call,
         for points that cannot be moved among other reasons, there are more slots than may be, or
@@ -192,6 +196,7 @@ class ExactNode:
         values = program.given(inputs, extents) | {"num_slots": num_slots}
         columns = program.shuffle.program.relation.addresses
         values |= zip(columns, map(address, segments), strict=True)
+        values |= {} if ragged is None else ragged.addresses
         launched = Launched(
             ENTRY, num_sources, buffers["codes"], buffers["key_counts"], buffers["key_starts"],
             buffers["routing"], weights, num_slots=num_slots,
@@ -301,8 +306,8 @@ class ExactNode:
         self._epoch += 1
         self._again.launch({"call": table.data_ptr(), "number": -1, "ticket": 1}, 1)
 
-    def refuse_combine(self, known: Known | None) -> None:
-        """Take a combine's turn without joining it."""
+    def refuse_combine(self, known: Known | None, is_late: bool) -> None:
+        """Take a combine's turn without joining it, whose weights are late elsewhere, too."""
         table = self._new_table(BACK, {"routing": self._routing})
         self._tell_peers(table, 0, 0, 0, self._routing, refuses=True)
 
@@ -390,7 +395,9 @@ class ExactNode:
         }
 
     def _new_memory(self, limits: Limits) -> TritonMemory:
-        return TritonMemory(self._program, limits, self._allocate, 1, is_exact=True)
+        return TritonMemory(
+            self._program, limits, self._allocate, 1, True, slab_places=self._slab_places
+        )
 
     def _grow(self, wanted: Limits) -> FuscoRuntimeError | None:
         """Make a window for calls of that size, and of some more where it has to be larger;

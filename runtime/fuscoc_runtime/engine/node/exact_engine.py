@@ -22,10 +22,12 @@ from fuscoc_runtime.engine.handle import IN_THE_WINDOW, Handle, not_a_handle, ov
 from fuscoc_runtime.engine.node.engine import current_device, readable
 from fuscoc_runtime.engine.node.exact import ExactNode, Known, Work
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
+from fuscoc_runtime.engine.node.ragged import Extents
 from fuscoc_runtime.engine.node.report import Planned
 from fuscoc_runtime.engine.node.watch import NodeWatch, out_of_step
 from fuscoc_runtime.engine.numbers import cast_numbers
 from fuscoc_runtime.engine.process import ProcessEngine, lasting
+from fuscoc_runtime.engine.relation import Ragged, add_up
 from fuscoc_runtime.engine.row_fields import like_the_source
 from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.errors import (
@@ -64,7 +66,7 @@ class Doubt:
 
 @dataclass(frozen=True, eq=False)
 class _Prepared:
-    """Checked arguments of a dispatch, and what they say of it."""
+    """Checked arguments of a dispatch, and what they say of one that plans."""
 
     arguments: Arguments
     weights: Tensor | None
@@ -72,12 +74,14 @@ class _Prepared:
     num_slots: int
     work: Work | None
     numbers: tuple[Tensor, ...]
+    ragged: Ragged | None
 
 
 class ExactEngine:
     """This process's rank of one shuffle; construction is collective.
 
-    A dispatch that plans waits for the counts. If they say that a rank cannot join it, all ranks
+    A dispatch that plans waits for the counts, and before that, where the source is ragged, for how
+    many segments this rank has. If they say that a rank cannot join it, all ranks
     make the call once more by the general engine: what is wrong on any of them is raised on all,
     and what kernels cannot count is carried out. Calls along a routing that is known wait for
     nothing. One that this rank raises an error for takes its turn all the same; peers go on without
@@ -86,6 +90,7 @@ class ExactEngine:
     Args:
         general: opens the general engine; collective.
         asks: the engine of what this one's shuffle is the reply to, whose handles it takes.
+        extents: what has the sizes of a ragged source.
     """
 
     reply: ExactEngine | None = None
@@ -97,6 +102,7 @@ class ExactEngine:
         node: ExactNode,
         general: Callable[[], ProcessEngine],
         asks: ExactEngine | None = None,
+        extents: Extents | None = None,
     ) -> None:
         self.shuffle, self.members, self.target = shuffle, members, shuffle.program.target
         self.node = node
@@ -105,7 +111,7 @@ class ExactEngine:
         self._open_general, self._opened = general, False
         self._number = self._held = 0  # dispatches so far, and that whose rows are in the window
         self._found: list[FuscoRuntimeError] = []
-        self._asks = asks
+        self._asks, self._extents = asks, extents
         self._own_keys: Tensor | None = None
         if not self.target.is_placed_by_table:
             self._own_keys = self.local_keys({})
@@ -156,6 +162,7 @@ class ExactEngine:
             prepared: _Prepared | FuscoRuntimeError | None = problem
             if prepared is None:
                 prepared = attempt(self.members.rank, lambda: self._prepare(positional, named, own))
+                self._watch.raise_loss()  # it may have ended while sizes were waited for
             known = self._move(prepared, own, doubt)
             if isinstance(known, Known):
                 assert isinstance(prepared, _Prepared)
@@ -218,6 +225,7 @@ class ExactEngine:
         own = self._own(handle)
         if self.shuffle.program.combine is None:
             raise self.checker.problem(self.shuffle.name, "has no combine in its spec")
+        is_late = self._brings_weights(own, named)
         with self._turn():
             try:
                 given, weights = self._combined(rows, own, named)
@@ -226,9 +234,8 @@ class ExactEngine:
                     self.shuffle.program, own.source_shapes, self.members.device, make
                 )
             except Exception:
-                self.node.refuse_combine(self._known(own))
+                self.node.refuse_combine(self._known(own), is_late)
                 raise
-            is_late = bool(named) or not own.weights
             self.node.combine(given, own.known, list(results.values()), weights, is_late)
         return results
 
@@ -345,12 +352,21 @@ class ExactEngine:
         weights = None
         if arguments.weights:
             weights = (self.reply or self)._weights(arguments.weights, arguments.extents)
-        num_slots = sizes.target_length(checker, arguments) or 0
-        sizes.num_points(checker, arguments)  # raises for what are no sizes
-        num_sources = sizes.num_sources(checker, arguments)
-        work = self.node.new_work(num_sources, num_slots) if earlier is None else None
         numbers = tuple(cast_numbers(self.shuffle, arguments.inputs).values())
-        return _Prepared(arguments, weights, num_sources, num_slots, work, numbers)
+        if earlier is not None:
+            return _Prepared(arguments, weights, 0, 0, None, numbers, None)
+        num_sources, ragged = self._sized(arguments)
+        num_slots = sizes.target_length(checker, arguments) or 0
+        work = self.node.new_work(num_sources, num_slots)
+        return _Prepared(arguments, weights, num_sources, num_slots, work, numbers, ragged)
+
+    def _sized(self, arguments: Arguments) -> tuple[int, Ragged | None]:
+        """Source segments, and where those of a ragged domain are, for which the host waits."""
+        if self._extents is None:
+            sizes.num_points(self.checker, arguments)  # raises for what are no sizes
+            return sizes.num_sources(self.checker, arguments), None
+        ragged = add_up(self.checker, arguments, self._extents.launch)
+        return ragged.num_points // self.shuffle.program.fanout, ragged
 
     def _move(
         self,
@@ -385,6 +401,7 @@ class ExactEngine:
                 prepared.num_slots,
                 prepared.work,
                 None if doubt is None else doubt.faults,
+                prepared.ragged,
             )
         except FuscoRuntimeError as error:  # while windows were to grow
             self._watch.loss = copy(error)
@@ -427,6 +444,13 @@ class ExactEngine:
                     raise self.checker.problem(name, problem)
         weights = self._weights({**handle.weights, **named}, handle.extents)
         return list(tensors.values()), weights
+
+    def _brings_weights(self, handle: object, named: Mapping[str, Any]) -> bool:
+        """Whether a combine is given weights, where those of the other ranks are, too."""
+        weight = self.shuffle.program.weight
+        if weight is None or not isinstance(handle, ExactHandle):
+            return False
+        return weight.name in named or not handle.weights
 
     def _own(self, handle: Any) -> Any:
         """That of a reply where it is in the handle of the dispatch."""

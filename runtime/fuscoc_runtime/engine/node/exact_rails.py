@@ -15,7 +15,7 @@ planned it, so nothing waits.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,19 +23,23 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.rails import Rails
+from fuscoc_runtime.engine.node.crossing import Packing, crossing
 from fuscoc_runtime.engine.node.exact import ENTRY, MAX_POINTS, ExactNode, Known, Work
 from fuscoc_runtime.engine.node.places import Places
 from fuscoc_runtime.engine.node.rail_calls import (
     RailCall,
     RailCalls,
+    RailKnown,
     RailWork,
+    Shared,
     Submitted,
+    call_tag,
     new_work,
 )
 from fuscoc_runtime.engine.node.rail_commands import PointExchange, gather_in_node
 from fuscoc_runtime.engine.node.report import GROWS, REFUSES, Planned
 from fuscoc_runtime.engine.node.rings import DROPPED, Launched, Sent
-from fuscoc_runtime.engine.node.slabs import MOST_SENT, SlabMemory, Slabs, new_slab_memory
+from fuscoc_runtime.engine.node.slabs import MOST_SENT, Slabs, new_slab_memory, slab_places
 from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.engine.node.triton_memory import (
     TritonMemory,
@@ -45,52 +49,12 @@ from fuscoc_runtime.engine.node.triton_memory import (
 )
 from fuscoc_runtime.engine.node.triton_program import COMBINED
 from fuscoc_runtime.engine.probe import divide_slabs
+from fuscoc_runtime.engine.relation import Ragged
 from fuscoc_runtime.errors import FuscoRuntimeError, PreparationError
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.plan.agree import attempt
-
-
-@dataclass(frozen=True, eq=False)
-class RailKnown(Known):
-    """``launched`` is of the segments that this rank has taken on, but for its ``sent``.
-
-    Attributes:
-        work: memory of the dispatch, with places for as many segments of every rank.
-        inputs, extents: of the relation, by name; no caller changes them.
-    """
-
-    work: RailWork
-    inputs: Mapping[str, Tensor]
-    extents: Mapping[str, int]
-
-    @property
-    def num_sources(self) -> int:
-        """This rank's own."""
-        assert self.launched.sent is not None
-        return self.launched.sent.num_sources
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        return [*super().tensors, *self.work.tensors, *self.inputs.values()]
-
-
-@dataclass(frozen=True, eq=False)
-class Shared:
-    """Memory of all calls with up to so many ``places``, and the ``work`` of those that this rank
-    refuses, which takes none anew."""
-
-    places: int
-    slabs: SlabMemory
-    scratch: dict[str, Tensor]
-    work: RailWork
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all this."""
-        tensors = [*self.scratch.values(), *self.work.tensors]
-        return self.slabs.num_bytes + sum(each.nbytes for each in tensors)
 
 
 class ExactRails(ExactNode):
@@ -110,7 +74,9 @@ class ExactRails(ExactNode):
     ) -> None:
         self._shuffle, self._spec, self._topology = shuffle, node, members.topology
         self._is_one_round, self._num_nodes = members.is_one_host, members.topology.num_nodes
-        self._sizes = Places(shuffle, node, members.topology)
+        crosses = crossing(shuffle, members.topology)
+        self._most_crossing = None if crosses is None else int(crosses.amax())
+        self._sizes = Places(shuffle, node, members.topology, crosses)
         self._places = self._sizes.first  # of the next dispatch, on all ranks
         target = shuffle.program.target
         self.is_judged = target.kind == "dense" or target.capacity is not None
@@ -130,7 +96,9 @@ class ExactRails(ExactNode):
     def private_bytes(self) -> int:
         """Bytes of slabs, and of all else that calls share, now."""
         shared = 0 if self._shared is None else self._shared.num_bytes
-        return shared + sum(each.num_bytes for each in self._points.values())
+        tables = (each for calls in self._calls.values() for each in calls.slabs.tables)
+        points = sum(each.num_bytes for each in self._points.values())
+        return shared + points + sum(each.nbytes for each in tables)
 
     @property
     def num_rounds(self) -> int:
@@ -154,6 +122,7 @@ class ExactRails(ExactNode):
         num_slots: int,
         work: Work,
         faults: Tensor | None = None,
+        ragged: Ragged | None = None,
     ) -> Known | Planned | FuscoRuntimeError:
         """See `ExactNode.dispatch`. ``weights`` are sent with the rows.
 
@@ -167,11 +136,11 @@ class ExactRails(ExactNode):
             name: each.clone() for name, each in zip(program.inputs, inputs, strict=True)
         }
         sizes = dict(zip(program.extents, extents, strict=True))
-        given = self._given(source, kept, sizes, weights)
+        given = self._given(source, kept, sizes, weights, ragged)
         while True:
             fits = num_sources <= work.places
             packed, says = (num_sources, 0) if fits else (0, num_sources)
-            tag = _tag(number, number, weights is not None)
+            tag = call_tag(number, number, weights is not None)
             call = RailCall(tag, None, packed, says, num_slots)
             self._begin(work, faults)
             planned = self._start(work, call, given)
@@ -201,7 +170,7 @@ class ExactRails(ExactNode):
         launched = self._launched(work, num_sources, weights is not None, slots)
         return RailKnown(
             launched, number, planned.slots, planned.sources, planned.num_rows, work.segments,
-            work.buffers["first_slots"], work, kept, sizes,
+            work.buffers["first_slots"], work, kept, sizes, ragged,
         )  # fmt: skip
 
     def dispatch_again(
@@ -211,10 +180,10 @@ class ExactRails(ExactNode):
         travels with them."""
         assert isinstance(known, RailKnown)
         work = self._new_work(known.num_sources, known.work.places)
-        tag = _tag(number, known.number, weights is not None)
+        tag = call_tag(number, known.number, weights is not None)
         slots = known.launched.num_slots
         call = RailCall(tag, known.number, known.num_sources, num_slots=slots)
-        given = self._given(source, known.inputs, known.extents, weights)
+        given = self._given(source, known.inputs, known.extents, weights, known.ragged)
         self._begin(work)
         self._follow_up(known, work, call, given)
         launched = self._launched(work, known.num_sources, weights is not None, slots)
@@ -277,15 +246,19 @@ class ExactRails(ExactNode):
         assert isinstance(known, RailKnown)
         taken_on = None if weights is None else known.launched.weights
         if weights is not None and (is_late or taken_on is None):
-            exchange = self._points_between(known.work.places)
-            of_segments = weights.view(-1, self._fanout)
-            exchange.sent[:, : len(of_segments)] = of_segments
-            taken_on = exchange.carry_out()
+            taken_on = self._weights_between(known, weights)
         self._combine(known, known.number, self._program.fields_back(rows, results), taken_on)
+
+    def _weights_between(self, known: RailKnown, weights: Tensor) -> Tensor:
+        """Those of the segments that this rank has taken on, for its own."""
+        exchange = self._points_between(known.work.places)
+        slabs = self._calls_of(known.work.places).slabs
+        slabs.put_at_places(weights.view(-1, self._fanout), exchange.sent)
+        return exchange.carry_out()
 
     def refuse_dispatch(self, number: int) -> None:
         """Take the turn of a dispatch that plans without joining it."""
-        self._refuse(self._places, RailCall(_tag(number, number), None, 0, says=-1))
+        self._refuse(self._places, RailCall(call_tag(number, number), None, 0, says=-1))
 
     def refuse_again(self, number: int, known: Known | None) -> None:
         """Take the turn of a dispatch along a routing without joining it. The others get a handle,
@@ -293,10 +266,10 @@ class ExactRails(ExactNode):
         self.is_out_of_step = True
         if known is not None:
             assert isinstance(known, RailKnown)
-            call = RailCall(_tag(number, known.number), known.number, 0, says=-1)
+            call = RailCall(call_tag(number, known.number), known.number, 0, says=-1)
             self._refuse(known.work.places, call, known)
 
-    def refuse_combine(self, known: Known | None) -> None:
+    def refuse_combine(self, known: Known | None, is_late: bool) -> None:
         """Take a combine's turn without joining it; without its routing, that is not possible."""
         if known is None:
             self.is_out_of_step = True
@@ -304,6 +277,8 @@ class ExactRails(ExactNode):
         assert isinstance(known, RailKnown)
         names = [each.name for each in self._shuffle.program.buffers["source"]]
         nothing = {f"{part}.{name}": 0 for part in COMBINED for name in names}
+        if is_late:
+            self._weights_between(known, torch.empty(0, device=self._program.device))
         self._combine(known, -1, nothing, known.launched.weights)
 
     def gather(self, of_slot: Tensor) -> Tensor:
@@ -316,7 +291,7 @@ class ExactRails(ExactNode):
         places = of_points.numel() // (self._num_nodes * self._fanout)
         exchange = self._points_between(places)
         exchange.sent.copy_(of_points.view_as(exchange.sent))
-        return exchange.carry_out().sum(0)
+        return self._calls_of(places).slabs.at_segments(exchange.carry_out()).sum(0)
 
     def _start(
         self,
@@ -355,6 +330,7 @@ class ExactRails(ExactNode):
         inputs: Mapping[str, Tensor],
         extents: Mapping[str, int],
         weights: Tensor | None,
+        ragged: Ragged | None,
     ) -> dict[str, int]:
         """The arguments of a dispatch, as kernels are given them."""
         program = self._shuffle.program
@@ -362,6 +338,7 @@ class ExactRails(ExactNode):
             [inputs[name] for name in program.inputs], [extents[name] for name in program.extents]
         )
         given |= self._program.fields_left(source)
+        given |= {} if ragged is None else ragged.addresses
         if weights is not None:
             given["own_weights"] = address(weights)
         self._begun = self._program.bits_of_cells(source)  # until all is launched
@@ -427,9 +404,11 @@ class ExactRails(ExactNode):
         if calls is None:
             assert self._shared is not None
             judged = {"most_slots": self._most_slots} if self.is_judged else {}
+            given = self._shuffle, self._topology, self._members.rank, places, places
+            packing = None if self._most_crossing is None else Packing(*given)
             slabs = Slabs(
                 self._shuffle, self._spec, self._topology, places, self._shared.slabs,
-                self._is_one_round,
+                self._is_one_round, self._most_crossing, packing,
             )  # fmt: skip
             calls = self._calls[places] = self._new_calls(
                 self._program, self.rails, slabs, self._memory, self._programs,
@@ -445,9 +424,16 @@ class ExactRails(ExactNode):
 
     def _new_shared(self, places: int) -> Shared:
         given = self._shuffle, self._spec, self._topology, places
-        slabs = new_slab_memory(*given, self._members.device)
+        slabs = new_slab_memory(*given, self._members.device, self._most_crossing)
         scratch = new_scratch(self._program, self._num_nodes * places)
         return Shared(places, slabs, scratch, self._new_work(0, places))
+
+    @property
+    def _slab_places(self) -> int | None:  # type: ignore[override]
+        """Those of a slab, if they are fewer than segments of a rank."""
+        if self._most_crossing is None:
+            return None
+        return slab_places(self._shuffle, self._spec, self._places, self._most_crossing)
 
     def _new_memory(self, limits: Limits) -> TritonMemory:
         self._calls: dict[int, RailCalls] = {}  # which are of other windows
@@ -493,9 +479,3 @@ class ExactRails(ExactNode):
     def _meet(self) -> None:
         # To allocate is collective inside the node, and of what is between nodes nobody waits.
         self._allocate(1)
-
-
-def _tag(number: int, known: int, has_weights: bool = False) -> int:
-    """What the slabs of dispatch ``number`` along the routing of another are told by. Ranks that
-    differ in whether weights travel with the rows are found out: combines would send others."""
-    return has_weights << 62 | known << 32 | number

@@ -20,15 +20,16 @@ from torch import Tensor
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.lanes import lanes_of
 from fuscoc_runtime.engine.node.exact import Known, Work, grown
-from fuscoc_runtime.engine.node.exact_rails import ExactRails, RailKnown
+from fuscoc_runtime.engine.node.exact_rails import ExactRails
 from fuscoc_runtime.engine.node.flow_calls import FlowCalls
 from fuscoc_runtime.engine.node.flow_carry import FlowWork, Going, flow_kernels, going
 from fuscoc_runtime.engine.node.flow_counts import Counts
 from fuscoc_runtime.engine.node.flow_memory import FlowMemory
-from fuscoc_runtime.engine.node.rail_calls import RailCall, RailCalls, RailWork
+from fuscoc_runtime.engine.node.rail_calls import RailCall, RailCalls, RailKnown, RailWork
 from fuscoc_runtime.engine.node.report import Planned
 from fuscoc_runtime.engine.node.ways import find_ways
 from fuscoc_runtime.engine.probe import link_between
+from fuscoc_runtime.engine.relation import Ragged
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
@@ -112,10 +113,11 @@ class FlowRails(ExactRails):
         num_slots: int,
         work: Work,
         faults: Tensor | None = None,
+        ragged: Ragged | None = None,
     ) -> Known | Planned | FuscoRuntimeError:
         """See `ExactRails.dispatch`."""
         made = super().dispatch(
-            number, source, inputs, extents, num_sources, weights, num_slots, work, faults
+            number, source, inputs, extents, num_sources, weights, num_slots, work, faults, ragged
         )
         if not isinstance(made, RailKnown):
             return made

@@ -3,8 +3,10 @@ all have read."""
 
 from __future__ import annotations
 
-from fuscoc_runtime.engine.node.slabs import MOST_SENT, lay_out_slab, num_places
-from fuscoc_runtime.engine.sizes import worst_capacity
+from torch import Tensor
+
+from fuscoc_runtime.engine.node.slabs import MOST_SENT, bytes_sent, num_places
+from fuscoc_runtime.engine.sizes import fixed_sources, worst_capacity
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.room import num_slot_bits, room_for
 from fuscoc_runtime.topology import Topology
@@ -22,8 +24,15 @@ send all once more."""
 class Places:
     """Those of one shuffle; every number is of source segments of a rank."""
 
-    def __init__(self, shuffle: ShuffleSpec, node: NodeSpec, topology: Topology) -> None:
-        self._given = shuffle, node, topology
+    def __init__(
+        self,
+        shuffle: ShuffleSpec,
+        node: NodeSpec,
+        topology: Topology,
+        crosses: Tensor | None = None,
+    ) -> None:
+        """``crosses``: what ranks send each other, if they alone decide it; see `crossing`."""
+        self._given, self._crosses = (shuffle, node, topology), crosses
         self._carried: dict[int, bool] = {}
         self._reply: Places | None = None  # those of answers
         if (reply := shuffle.reply) is not None:
@@ -32,7 +41,11 @@ class Places:
 
     @property
     def first(self) -> int:
-        """What the first dispatch has."""
+        """What the first dispatch has: what all need, if no call decides that."""
+        shuffle, _, topology = self._given
+        known = fixed_sources(shuffle, topology.num_ranks)
+        if known is not None and self.are_carried(places := self.size_of(known)):
+            return places
         places = self.size_of(1)
         while 2 * places <= FIRST_SOURCES and self._sent(2 * places) <= FIRST_SENT:
             if not self.are_carried(2 * places):
@@ -67,5 +80,4 @@ class Places:
 
     def _sent(self, places: int) -> int:
         """Bytes to all other nodes."""
-        _, nbytes = lay_out_slab(*self._given, places)
-        return nbytes * (self._given[2].num_nodes - 1)
+        return bytes_sent(*self._given, places, self._crosses)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor
 from fuscoc_runtime.engine import sizes
 from fuscoc_runtime.engine.arguments import Arguments, Checker
 from fuscoc_runtime.engine.node.state import BAD_SIZES, EXCESS, TROUBLES, NodeKernels
-from fuscoc_runtime.kernels.loader import Kernel, address, load_kernel
+from fuscoc_runtime.kernels.loader import address, load_kernel
 from fuscoc_runtime.manifest.artifact import Artifact
+from fuscoc_runtime.manifest.program import RelationSpec
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 
 MAX_PROGRAMS = 256
@@ -71,18 +73,31 @@ class EntryEvaluator:
         return EntrySizes(len(tensor) if sizes.is_concatenated(checker) else -1)
 
 
+class Extents:
+    """The kernel that has the points and the cells of every outer index."""
+
+    def __init__(self, artifact: Artifact, relation: RelationSpec, device: torch.device) -> None:
+        assert relation.extents_kernel is not None
+        spec = artifact.kernels[relation.extents_kernel]
+        path, code = artifact.kernel_file(spec), artifact.code[spec.file]
+        self._kernel = load_kernel(path, spec, code, interpreted=device.type == "cpu")
+        self._kernel.compile()  # so that even the first launch can be captured
+        self._block = relation.block
+
+    def launch(self, values: Mapping[str, int]) -> None:
+        """With inputs, extents, and where the results go; a program looks at a block at once."""
+        programs = min(-(-values["num_outer"] // self._block), MAX_PROGRAMS)
+        self._kernel.launch(values, programs)
+
+
 class RaggedEvaluator:
     """Evaluates the sizes of one rank's calls, for as many source segments as there is room for.
 
     What is wrong with them is counted in ``state``, the words of the device (`NodeKernels.state`).
     """
 
-    def __init__(
-        self, extents: Kernel, block: int, max_sources: int, fanout: int, state: Tensor
-    ) -> None:
-        """``block``: outer indices that a program of ``extents`` looks at at once."""
-        extents.compile()  # so that even the first launch can be captured
-        self._extents, self._block, self._fanout, self._state = extents, block, fanout, state
+    def __init__(self, extents: Extents, max_sources: int, fanout: int, state: Tensor) -> None:
+        self._extents, self._fanout, self._state = extents, fanout, state
         self._points = torch.arange(max_sources * fanout, device=state.device)
         self._counted = torch.tensor([EXCESS, BAD_SIZES, TROUBLES], device=state.device)
 
@@ -101,7 +116,7 @@ class RaggedEvaluator:
         values |= {f"input.{name}": address(each) for name, each in arguments.inputs.items()}
         values |= zip(("points", "cells", "status"), map(address, table), strict=True)
         values["num_outer"] = num_outer
-        self._extents.launch(values, min(-(-num_outer // self._block), MAX_PROGRAMS))
+        self._extents.launch(values)
         offsets = torch.nn.functional.pad(table[:2].cumsum(1), (1, 0))
         (num_points, num_cells), room = offsets[:, -1], len(self._points)
         bad = table[2].any() | (num_points < 0) | self._is_too_much(checker, arguments, num_outer)
@@ -137,13 +152,10 @@ def ragged_evaluator(
     artifact: Artifact, shuffle: ShuffleSpec, node: NodeKernels
 ) -> RaggedEvaluator | EntryEvaluator | None:
     """What evaluates the sizes of a ragged shuffle; None for another one."""
-    program, interpreted = shuffle.program, not node.state.is_cuda
+    program = shuffle.program
     if program.relation.extents_kernel is None:
         return None
     if node.max_entries is not None:
         return EntryEvaluator(node.max_entries)
-    spec = artifact.kernels[program.relation.extents_kernel]
-    path, code = artifact.kernel_file(spec), artifact.code[spec.file]
-    kernel = load_kernel(path, spec, code, interpreted=interpreted)
-    block = program.relation.block
-    return RaggedEvaluator(kernel, block, node.limits.max_sources, program.fanout, node.state)
+    extents = Extents(artifact, program.relation, node.state.device)
+    return RaggedEvaluator(extents, node.limits.max_sources, program.fanout, node.state)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.rails import Rails
-from fuscoc_runtime.engine.node.exact import ENTRY, Work, telling_programs
+from fuscoc_runtime.engine.node.exact import ENTRY, Known, Work, telling_programs
 from fuscoc_runtime.engine.node.rail_commands import RailCommands, packing, rail_words
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.schedule import Programs
-from fuscoc_runtime.engine.node.slabs import Slabs
+from fuscoc_runtime.engine.node.slabs import SlabMemory, Slabs
 from fuscoc_runtime.engine.node.triton_memory import (
     BACK,
     TritonMemory,
@@ -28,6 +28,7 @@ from fuscoc_runtime.engine.node.triton_memory import (
     with_words,
 )
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
+from fuscoc_runtime.engine.relation import Ragged
 from fuscoc_runtime.kernels.commands import Command, CommandList, Launch
 from fuscoc_runtime.kernels.loader import Kernel, address
 
@@ -59,6 +60,50 @@ def new_work(program: TritonProgram, num_sources: int, places: int) -> RailWork:
     return RailWork(buffers, new_segments(program, num_sources), {}, places, own)
 
 
+@dataclass(frozen=True, eq=False)
+class RailKnown(Known):
+    """``launched`` is of the segments that this rank has taken on, but for its ``sent``.
+
+    Attributes:
+        work: memory of the dispatch, with places for as many segments of every rank.
+        inputs, extents: of the relation, by name; no caller changes them.
+        ragged: where the segments of a ragged domain are.
+    """
+
+    work: RailWork
+    inputs: Mapping[str, Tensor]
+    extents: Mapping[str, int]
+    ragged: Ragged | None
+
+    @property
+    def num_sources(self) -> int:
+        """This rank's own."""
+        assert self.launched.sent is not None
+        return self.launched.sent.num_sources
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        tables = () if self.ragged is None else vars(self.ragged).values()
+        return [*super().tensors, *self.work.tensors, *self.inputs.values(), *tables]
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """Memory of all calls with up to so many ``places``, and the ``work`` of those that this rank
+    refuses, which takes none anew."""
+
+    places: int
+    slabs: SlabMemory
+    scratch: dict[str, Tensor]
+    work: RailWork
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all this."""
+        tensors = [*self.scratch.values(), *self.work.tensors]
+        return self.slabs.num_bytes + sum(each.nbytes for each in tensors)
+
+
 class Submitted(NamedTuple):
     """The table and the numbers of a call, for more of it to be enqueued."""
 
@@ -83,6 +128,12 @@ class RailCall:
     num_sources: int
     says: int = 0
     num_slots: int = 0
+
+
+def call_tag(number: int, known: int, has_weights: bool = False) -> int:
+    """What the slabs of dispatch ``number`` along the routing of another are told by. Ranks that
+    differ in whether weights travel with the rows are found out: combines would send others."""
+    return has_weights << 62 | known << 32 | number
 
 
 class RailCalls:

@@ -226,12 +226,7 @@ class RailNode(TritonNode):
         those of others, at its own points: [max_sources, fanout]."""
         exchange = self._points_between
         exchange.sent.copy_(of_points.view_as(exchange.sent))
-        found = exchange.carry_out()
-        if self._slabs.tables:
-            at = self._slabs.tables[0][..., None].long()
-            there = found.gather(1, at.clamp(min=0).expand(-1, -1, found.shape[2]))
-            found = torch.where(at >= 0, there, 0)
-        return found.sum(0)
+        return self._slabs.at_segments(exchange.carry_out()).sum(0)
 
     @cached_property
     def _points_between(self) -> PointExchange:

@@ -332,6 +332,28 @@ class Slabs:
         """The same of all that a slab of a combine has but sums."""
         return self._travelling(self._counts[::-1], range(0), (), [(self.sums_at, 0)])
 
+    def at_segments(self, of_places: Tensor) -> Tensor:
+        """Of numbers [num_nodes, places, n] by node and place of a slab those of this rank's
+        segments, 0 where one has no place."""
+        if not self.tables:
+            return of_places
+        at = self.tables[0][..., None].long()
+        there = of_places.gather(1, at.clamp(min=0).expand(-1, -1, of_places.shape[2]))
+        return torch.where(at >= 0, there, 0)
+
+    def put_at_places(self, of_segments: Tensor, of_places: Tensor) -> None:
+        """The other way round: numbers [segments, n] to where all nodes have places for them."""
+        count = len(of_segments)
+        if not self.tables:
+            of_places[:, :count] = of_segments
+            return
+        at = self.tables[0][:, :count].long()
+        num_nodes, places, n = of_places.shape
+        made = of_places.new_zeros(num_nodes, places + 1, n)  # the last is of those without a place
+        to = torch.where(at >= 0, at, places)[..., None].expand(-1, -1, n)
+        made.scatter_(1, to, of_segments.to(made.dtype).expand(num_nodes, -1, -1))
+        of_places.copy_(made[:, :-1])
+
     def _travelling(
         self,
         counts: Sequence[Sequence[int]],
