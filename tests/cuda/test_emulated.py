@@ -6,6 +6,7 @@ That takes a minute and no GPU; dense_run.py makes the same checks on real ones.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,23 @@ def test_calls(
         assert world.run(calls) == []
 
 
+def waits_though_it_refuses(run: dense_run.Run, world: emulation.World) -> list[str]:
+    """A rank that refuses a combine says where it lends its next result only when no CTA of a peer
+    can still read what it said of this one."""
+    dense, batch = run.dense, run.batches[0]
+    handle, waits = dense.dispatch(batch), True
+    if dense.rank == dense.num_ranks - 1:
+        dense.node.refuse_combine(handle)
+        time.sleep(0.2)
+        waits = emulation.is_busy()
+    world.barrier()
+    if dense.rank < dense.num_ranks - 1:
+        dense.combine(batch, handle)
+    emulation.synchronize()
+    world.barrier()
+    return [] if waits else ["a rank that refuses is ahead of its peers"]
+
+
 @pytest.mark.parametrize(
     ("case", "num_ranks", "arch"),
     [
@@ -142,7 +160,7 @@ def test_lent_results(
                 f"{staged} of {all_of} are staged, and {latest} is the latest that was lent"
             )
         node.results.elsewhere = 0
-        wrong += run.refusal(of_combine=True) + run.refusal()
+        wrong += run.refusal(of_combine=True) + run.refusal() + waits_though_it_refuses(run, world)
         # What is told of troubles is that of the refusals.
         wrong += [each for each in all_calls(run) if "Trouble" not in each]
         return wrong + ["none is lent at last"] * (lent() != int(node.state[NUM_COMBINES]))

@@ -105,8 +105,9 @@ def test_other_streams_and_captures(allocator: Allocator) -> None:
 
 
 def test_empty_results_lie_anywhere(allocator: Allocator) -> None:
-    allocator.captures = True
-    assert allocator.results.offset(allocator.result(0)) == 0
+    empty = [allocator.result(0) for _ in range(3)]
+    assert [allocator.results.offset(each) for each in empty] == [0, 0, 0]
+    assert allocator.part(allocator.result()) == 0  # they take no part
 
 
 def test_a_part_that_another_stream_still_reads(allocator: Allocator) -> None:

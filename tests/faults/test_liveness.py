@@ -328,3 +328,26 @@ liveness._beside(lambda: store.wait(["never"], timedelta(seconds=0.3)))
 def test_a_process_may_end_while_a_thread_waits_for_the_store() -> None:
     done = subprocess.run([sys.executable, "-c", ENDS_WHILE_A_THREAD_WAITS], capture_output=True)
     assert done.returncode == 0, done.stderr
+
+
+FORKED_WHILE_IT_LOOKS = """
+import os
+from fuscoc_runtime.comm import liveness, watch
+
+class Watched:
+    def look(self): pass
+
+watched = Watched()
+watch.watch(watched)
+watch._lock.acquire()
+child = os.fork()
+if child:
+    watch._lock.release()
+    raise SystemExit(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_forked_process_ends_whatever_the_watch_was_doing() -> None:
+    command = [sys.executable, "-c", FORKED_WHILE_IT_LOOKS]
+    done = subprocess.run(command, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr

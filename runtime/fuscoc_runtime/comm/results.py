@@ -71,7 +71,7 @@ class PooledResults:
     def empty(self, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
         """As `ResultMemory` has it."""
         nbytes = shape.numel() * dtype.itemsize
-        if nbytes > self._part_bytes or not self._has_room():
+        if not 0 < nbytes <= self._part_bytes or not self._has_room():
             return torch.empty(shape, dtype=dtype, device=device)
         with torch.cuda.use_mem_pool(self._pool):
             memory = torch.empty(self._part_bytes, dtype=torch.uint8, device=device)

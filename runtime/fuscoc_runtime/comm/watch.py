@@ -54,6 +54,8 @@ def unwatch(each: Watched) -> None:
 
 def unwatch_all() -> None:
     """Look after nothing any more: the process ends."""
+    if _thread is None or not _thread.is_alive():  # as in a fork, where the lock may stay taken
+        return
     with _lock:
         _watched.clear()
 

@@ -163,6 +163,11 @@ def synchronize(device: object = None) -> None:
     _own.launches.clear()
 
 
+def is_busy() -> bool:
+    """Whether a launch of this rank has not ended."""
+    return any(launch.is_alive() for launch, _ in _own.launches)
+
+
 def set_words(address: int, value: int, num_words: int, stream: int) -> None:
     synchronize()
     ctypes.memmove(address, value.to_bytes(4, "little") * num_words, 4 * num_words)

@@ -134,11 +134,14 @@ __device__ __forceinline__ void begin_back(const Call& call, Words& shared, int 
   entered(call, [&](State&) { advance_back(call, shared); });
 }
 
-// Whether there is something to be made. If not, the result of `bytes` is lost.
+// Whether there is something to be made. If not, the result of `bytes` is lost. A rank that refuses waits for nobody, but
+// where results may be lent: a CTA of a peer that begins late could take where this rank lends the next one for what it
+// said of this one.
 template <class Kind>
 __device__ __forceinline__ bool goes_on(const Call& call, const Kind& state, i64 bytes) {
   auto& shared = state.shared;
-  if (call.num_ranks > 1 && !shared.outdated && !shared.refuses && !shared.aborted) state.enter();
+  const bool meets = !shared.refuses || call.arrived_at;
+  if (call.num_ranks > 1 && !shared.outdated && meets && !shared.aborted) state.enter();
   if (!shared.outdated && !shared.refuses && !shared.aborted) return true;
   if (!shared.outdated && shared.refuses) state.refuse();
   if (call.result)
