@@ -293,9 +293,9 @@ def test_rounds_of_others(ranks: Ranks) -> None:
     brought = generate(shuffle, topology, 1, 0)
     options = {"topology": str(topology)}
     fixed = {**options, "max_sources": 128, "capacity": 256}
-    expected = expect(shuffle, brought)
-    for given, work in ((fixed, rail_work), (options, exact_work)):
-        assert not ranks.run(2, artifact, brought, expected, given, work.open_in_rounds)
+    calls = artifact, brought, expect(shuffle, brought)
+    assert not ranks.run(2, *calls, fixed, rail_work.open_in_rounds)
+    assert not ranks.run(2, *calls, options, exact_work.open_in_rounds)
 
 
 def check_calls(
