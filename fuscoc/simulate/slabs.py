@@ -47,8 +47,10 @@ def slab_bytes(program: Program, counts: Counts) -> tuple[Int64Array, Int64Array
         places = counts.flows
     point = program.fanout * (POINT_BYTES + COUNT_BYTES * (not is_dense))
     forth = HEADER_BYTES + places * (row_bytes(program.buffers["slices"]) + point)
-    back = HEADER_BYTES + places * (row_bytes(program.buffers.get("staging", ())) + FLAG_BYTES)
-    own = np.arange(len(places)) // counts.topology.ranks_per_node
+    n, m = counts.topology.num_nodes, counts.topology.ranks_per_node
+    returned = places.reshape(n, m, n).transpose(2, 1, 0).reshape(n * m, n)  # to whence it came
+    back = HEADER_BYTES + returned * (row_bytes(program.buffers.get("staging", ())) + FLAG_BYTES)
+    own = np.arange(n * m) // m
     forth[np.arange(len(places)), own] = back[np.arange(len(places)), own] = 0
     sent = int(forth.sum(axis=1).max())
     if sent > MAX_SLAB_BYTES:

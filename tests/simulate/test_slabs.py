@@ -16,6 +16,7 @@ from fuscoc_runtime.plan.links import row_bytes
 from fuscoc_runtime.topology import Topology
 from tests.engine.specs import artifact
 from tests.node_triton.given_specs import EXAMPLES
+from tests.rails.static_specs import uneven
 from tests.simulate.small import cluster, counted, destinations, made, opened
 
 FIXED = CONTENDERS["fixed"]
@@ -97,6 +98,20 @@ def test_slabs_of_static_shuffles_have_what_crosses() -> None:
     other_node = np.kron([[0, 1], [1, 0]], [[1], [1]])
     np.testing.assert_array_equal(forth, other_node * (1024 + 2 * (28 + 8)))
     assert ((back > 0) == (other_node > 0)).all()
+
+
+def test_slabs_back_go_where_segments_came_from() -> None:
+    """All rows of two nodes of two ranks go to the first rank: the second node sends, and gets sums
+    back, of other numbers of segments from each of its ranks."""
+    shuffle = artifact(uneven("first", 6, 1, "u8", 4)).shuffle()
+    topology = Topology(2, 2)
+    to = [np.zeros((each, 1), np.int64) for each in (2, 2, 2, 0)]
+    sharing = Sharing.of(shuffle.program)
+    forth, back = slab_bytes(shuffle.program, count(to, topology, [sharing])[sharing])
+    sent, returned = forth - forth[0, 1], back - back[2, 0]
+    assert [sent[2, 0], sent[3, 0], sent[1, 1]] == [2 * (4 + 8), 0, 0]
+    assert returned[0, 1] > 0
+    assert [returned[1, 1], returned[2, 0], returned[3, 0]] == [0, 0, 0]
 
 
 def test_too_large_slabs_are_an_error_as_in_the_runtime() -> None:

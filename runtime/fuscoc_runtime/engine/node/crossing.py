@@ -43,12 +43,27 @@ def crossing(shuffle: ShuffleSpec, topology: Topology) -> Tensor | None:
     points = sum(math.prod(_sizes(shuffle, topology, rank).values()) for rank in ranks)
     if points > MOST_POINTS:
         return None
-    return torch.stack([leaving(shuffle, topology, rank).sum(0) for rank in ranks])
+    return torch.stack([_counts(shuffle, topology, rank) for rank in ranks])
 
 
 def leaving(shuffle: ShuffleSpec, topology: Topology, rank: int) -> Tensor:
     """Which other nodes each segment of a rank goes to, of a shuffle whose `crossing` is known:
     bool [num_sources, num_nodes]."""
+    to, nodes = _other_nodes(shuffle, topology, rank), torch.arange(topology.num_nodes)
+    return (to[:, :, None] == nodes).any(1)
+
+
+def _counts(shuffle: ShuffleSpec, topology: Topology, rank: int) -> Tensor:
+    """How many segments of a rank go to each other node, int64 [num_nodes], without a look at every
+    node for each of them."""
+    to = _other_nodes(shuffle, topology, rank).sort(1).values
+    is_new = to.diff(dim=1, prepend=torch.full((len(to), 1), -1)) > 0
+    return to[is_new].bincount(minlength=topology.num_nodes)
+
+
+def _other_nodes(shuffle: ShuffleSpec, topology: Topology, rank: int) -> Tensor:
+    """The node that each point of a rank goes to, -1 if that is its own or none: int64
+    [num_sources, fanout]."""
     target, fanout = shuffle.declared.target, shuffle.program.fanout
     assert target.kind == "dense"
     sizes = _sizes(shuffle, topology, rank)
@@ -56,10 +71,9 @@ def leaving(shuffle: ShuffleSpec, topology: Topology, rank: int) -> Tensor:
     for name, size in reversed(sizes.items()):
         indices[name], rest = rest % max(size, 1), rest // max(size, 1)
     to = values_of(target.rank, builtin_extents(rank, topology.num_ranks), indices).expand_as(rest)
-    to = torch.where((to >= 0) & (to < topology.num_ranks), to // topology.ranks_per_node, -1)
-    nodes = torch.arange(topology.num_nodes)
-    nodes[topology.node(rank)] = topology.num_nodes  # where nothing goes
-    return (to.view(-1, fanout, 1) == nodes).any(1)
+    node = to // topology.ranks_per_node
+    goes = (to >= 0) & (to < topology.num_ranks) & (node != topology.node(rank))
+    return torch.where(goes, node, -1).view(-1, fanout)
 
 
 def _sizes(shuffle: ShuffleSpec, topology: Topology, rank: int) -> dict[str, int]:
@@ -91,7 +105,8 @@ class Packing:
         self.sent = tuple(goes.sum(0).tolist())
         rail = [node * topology.ranks_per_node + local for node in range(topology.num_nodes)]
         self.received = tuple(
-            int(leaving(shuffle, topology, peer)[:max_sources, own].sum()) for peer in rail
+            int((_other_nodes(shuffle, topology, peer)[:max_sources] == own).any(1).sum())
+            for peer in rail
         )
 
     def finishing(self, rounds: Sequence[range], group: int) -> tuple[Tensor, list[range]]:
@@ -103,6 +118,7 @@ class Packing:
         ends = torch.tensor([each.stop for each in rounds[:-1]], dtype=last.dtype)
         of_group = torch.bucketize(last, ends, right=True).view(-1, group).amax(1)
         of_group[self._num_sources // group :] = len(rounds) - 1
+        of_group[-1] = len(rounds) - 1  # so that only the last round is behind all
         order = of_group.argsort(stable=True)[:, None] * group + torch.arange(group)
         counts = of_group.bincount(minlength=len(rounds)) * group
         bounds = accumulate(counts.tolist(), initial=0)

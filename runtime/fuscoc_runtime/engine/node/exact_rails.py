@@ -406,6 +406,8 @@ class ExactRails(ExactNode):
             judged = {"most_slots": self._most_slots} if self.is_judged else {}
             given = self._shuffle, self._topology, self._members.rank, places, places
             packing = None if self._most_crossing is None else Packing(*given)
+            # Of other places rows would lie where points are that nobody packs.
+            assert packing is None or places == self._shared.places
             slabs = Slabs(
                 self._shuffle, self._spec, self._topology, places, self._shared.slabs,
                 self._is_one_round, self._most_crossing, packing,
