@@ -186,6 +186,33 @@ def weighed(
     shuffle.close()
 
 
+def kept_by_one(group: Any, artifact: str, topology: str) -> None:
+    """Autograd keeps a combine on one rank alone, whose weights dispatch was given: what travels is
+    the same on all. With other weights than those, rows are weighed by them, and so are gradients."""
+    shuffle = open_shuffle(group, artifact, topology)
+    rank, num_ranks = shuffle.rank, shuffle.topology.num_ranks
+    shape = source_shape(shuffle.spec, Scope(builtin_extents(rank, num_ranks)))
+    [field], fanout = shuffle.spec.declared.source.fields, shuffle.spec.program.fanout
+    x, w, others = (torch.rand(*shape, *each) for each in (field.shape, (fanout,), (fanout,)))
+    for keeps in (0, num_ranks - 1):
+        rows, handle = shuffle.dispatch(x, w=w)
+        rows = rows.clone().requires_grad_(rank == keeps)
+        result = shuffle.combine(rows, handle)
+        assert result.requires_grad == (rank == keeps)
+        torch.testing.assert_close(result.detach(), x * w.sum(-1, keepdim=True))
+    x.requires_grad_(), others.requires_grad_()
+    for is_traced in (False, True):
+        with torch.set_grad_enabled(is_traced):
+            rows, handle = shuffle.dispatch(x, w=w)
+        result = shuffle.combine(rows if is_traced else rows.clone(), handle, w=others)
+        wanted = x * others.sum(-1, keepdim=True)
+        torch.testing.assert_close(result, wanted)
+        found = torch.autograd.grad(result.sum(), others)
+        torch.testing.assert_close(found, torch.autograd.grad(wanted.sum(), others))
+    shuffle.check()
+    shuffle.close()
+
+
 ROWS = "rows"
 """A name for the field of the source, whatever its own is."""
 

@@ -143,6 +143,11 @@ def test_weighted_sums_of_a_static_shuffle(pool: Pool, topology: str, in_rounds:
     pool.run(exact_pieces_work.weighed, ranks_of(topology), path(text), topology, opens)
 
 
+def test_weighted_sums_that_one_rank_keeps(pool: Pool) -> None:
+    text = static_specs.uneven("every", 15, 2, "f32", 5, is_weighted=True)
+    pool.run(exact_pieces_work.kept_by_one, 2, path(text), "2x1")
+
+
 MISTAKES = {
     "fft_transpose": ("no type", "a row less", "no argument", "missing", "no list"),
     "ragged_text": ("negative", "longer", "uncountable", "no bucket", "no lengths", "no type"),

@@ -159,7 +159,9 @@ def bind_combine(
     """
     weights = bind_weights(spec, rank, handle, named, may_be_late)
     tensors = bind_rows(spec, rank, rows)
-    return BoundCombine(tensors, _token_of(handle), weights, _dims_of(spec, handle))
+    replaces = bool(named) and len(weights_of(handle)) > 0
+    token = _token_without_weights(spec, rank, handle) if replaces else _token_of(handle)
+    return BoundCombine(tensors, token, weights, _dims_of(spec, handle))
 
 
 def bind_rows(spec: ShuffleSpec, rank: int, rows: Any) -> list[Tensor]:
@@ -226,6 +228,19 @@ def _token_of(handle: Any) -> Tensor:
         return token
     kept = getattr(handle, "kept", None)
     return tickets.issue([handle if kept is None else kept()])
+
+
+def _token_without_weights(spec: ShuffleSpec, rank: int, handle: Any) -> Tensor:
+    """That of the same routing as if dispatch had been given no weights: it gets others.
+
+    Raises:
+        InputError: while a function is compiled, which knows no routing.
+    """
+    if torch.compiler.is_compiling():
+        raise InputError(weight_name(spec) or "", rank, "was given to dispatch already")
+    is_traced = isinstance(handle, TracedHandle)
+    routing = tickets.redeem(handle.token) if is_traced else [handle]
+    return tickets.issue([replace(each, weights={}, token=None) for each in routing])
 
 
 def _dims_of(spec: ShuffleSpec, handle: Any) -> list[int]:

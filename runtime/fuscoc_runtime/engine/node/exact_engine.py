@@ -452,6 +452,11 @@ class ExactEngine:
             return False
         return weight.name in named or not handle.weights
 
+    def has_weights(self, handle: object) -> bool:
+        """Whether weights for a combine have come with the dispatch of a handle."""
+        own = self._own(handle)
+        return isinstance(own, ExactHandle) and bool(own.weights)
+
     def _own(self, handle: Any) -> Any:
         """That of a reply where it is in the handle of the dispatch."""
         answers = isinstance(handle, ExactHandle) and handle.reply is not None

@@ -30,16 +30,22 @@ class ExactMaps(NodeMaps):
     """The maps of an ``ExactEngine``; a routing is a handle of it, or of its general engine."""
 
     def combine(self, rows: Fields, routing: Sequence[Any], weights: Fields) -> Fields:
+        """As without autograd, which may be on another rank: weights that dispatch was given are
+        not sent again."""
+        given = [] if self._engine.has_weights(routing[0]) else weights
+        return self._weighed_by(given, rows, routing)
+
+    def pull(self, rows: Fields, routing: Sequence[Any]) -> Fields:
+        handle = routing[0]
+        ones = unit_weights(self.spec, handle.extents, self._engine.members.device)
+        return self._weighed_by(ones, rows_in_slots(handle, rows), routing)
+
+    def _weighed_by(self, weights: Fields, rows: Fields, routing: Sequence[Any]) -> Fields:
         started = time.perf_counter()
         named = by_field(self.spec, rows)
         result = self._engine.combine(named, routing[0], weight_input(self.spec, weights))
         self._observer.combined(started)
         return list(result.values())
-
-    def pull(self, rows: Fields, routing: Sequence[Any]) -> Fields:
-        handle = routing[0]
-        ones = unit_weights(self.spec, handle.extents, self._engine.members.device)
-        return self.combine(rows_in_slots(handle, rows), routing, ones)
 
     def combine_backward(
         self,
