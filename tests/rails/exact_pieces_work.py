@@ -188,7 +188,7 @@ def weighed(
 
 def kept_by_one(group: Any, artifact: str, topology: str) -> None:
     """Autograd keeps a combine on one rank alone, whose weights dispatch was given: what travels is
-    the same on all. With other weights than those, rows are weighed by them, and so are gradients."""
+    the same on all. With other weights than those, rows and gradients are weighed by them."""
     shuffle = open_shuffle(group, artifact, topology)
     rank, num_ranks = shuffle.rank, shuffle.topology.num_ranks
     shape = source_shape(shuffle.spec, Scope(builtin_extents(rank, num_ranks)))
