@@ -115,13 +115,14 @@ class Rails:
         self.open_lanes(1)
 
     def open_lanes(self, num_lanes: int) -> None:
-        """Be ready for exchanges on so many communicators; collective over all ranks.
+        """Be ready for exchanges on so many communicators, or as many as are open already;
+        collective over all ranks.
 
         Raises:
             HopTimeoutError, NetworkError: a rank has not come in time.
         """
         members, known = self._members, len(self._lanes)
-        self._lanes = network_groups(members, num_lanes)
+        self._lanes = network_groups(members, max(known, num_lanes))
         # Who has not sent anything yet is not connected.
         nodes = members.topology.num_nodes
         there = torch.zeros(2, nodes, 1, dtype=torch.int64, device=members.device)
