@@ -124,6 +124,10 @@ class PiecesNode(CudaNode):
             self.results = self._window.local[at : at + self._staging_bytes].data
             self._combines = [self._lend]
 
+    def configure(self, schedule: Schedule) -> None:
+        super().configure(schedule)
+        self._call.send_ctas = self._ctas  # all that copy
+
     def _sections(self, num_ranks: int) -> tuple[dict[str, list[int]], int]:
         limits, num_boxes = self.limits, num_ranks * self.max_boxes
         box_bytes = 0 if self.pieces.entry_points else self.pieces.box_bytes

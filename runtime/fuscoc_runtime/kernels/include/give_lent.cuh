@@ -47,7 +47,7 @@ struct GiveLent : GiveBack<Shape> {
   }
   // Parts are taken, not dealt: CTAs that run clear all of them, and wait for none that has no SM yet.
   __device__ __noinline__ void clear_all(u32 num_cleared) const {
-    constexpr u32 together = 16;
+    constexpr u32 together = 4;
     const u32 num = u32(ceil_div(num_cleared, together));
     this->take(call.state->next_finalise + shared.parity, num, [&](u32 group) {
       const u32 end = min((group + 1) * together, num_cleared) - 1;

@@ -154,7 +154,7 @@ struct PieceBoxes {
   // Of what rows come back as, too, so that both ends of a call have the same items.
   __device__ __forceinline__ u32 item_lines() const {
     if (kTurns<Shape>) return small() ? kFewTurnedLines : kTurnedLines;
-    return small() ? kFewItemLines : kCarries<Shape> ? kCarriedItemLines : kItemLines;
+    return small() ? kFewItemLines : kCarries<Shape> || call.send_ctas <= kManyItems ? kLongItemLines : kItemLines;
   }
   template <int kField>
   __device__ __forceinline__ void cut(Own& box) const {
