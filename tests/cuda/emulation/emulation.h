@@ -208,11 +208,6 @@ inline unsigned __reduce_add_sync(unsigned, unsigned value) {
   for (int i = 0; i < emulation::kLanes; ++i) sum += unsigned(words[i]);
   return sum;
 }
-inline unsigned __reduce_min_sync(unsigned, unsigned value) {
-  const auto* words = emulation::meet(value);
-  for (int i = 0; i < emulation::kLanes; ++i) value = unsigned(words[i]) < value ? unsigned(words[i]) : value;
-  return value;
-}
 inline unsigned __reduce_or_sync(unsigned, unsigned value) {
   const auto* words = emulation::meet(value);
   unsigned all = 0;

@@ -101,7 +101,7 @@ struct Turning {
     Tile tile{};
     Split dealt{};
     if (tiled) tile = tile_of(box, from, to, item);
-    if (tiled && !straight) dealt = split(box, tile, Shape::unit_bytes(field) == 8 ? 8 : 4, u32(Shape::run_bytes(field)), num_workers * kWarp, lane);
+    if (tiled && !straight) dealt = split(box, tile, Shape::unit_bytes(field) == 8 ? 8 : 4, u32(Shape::run_bytes(field)), num_workers * kWarp);
     u32 turn;
     Slip<Own>& slip = next(turn);
     Gate* const gate = &ring.full[turn % kSlips];

@@ -277,12 +277,11 @@ __device__ __forceinline__ char* cta_memory() {
 
 // How a tile is dealt out to threads, and what all of them compute with: each has the same word of many rows.
 struct alignas(16) Split {
-  Divisor columns;      // words of all rows that lie differently to words,
   u32 words;            // of a row,
-  u32 period;           // and how many such rows there are
-  u32 num, share;       // of words of some rows, and these rows, which a thread has; but from `full` on
-  u32 full;             // there are fewer than threads, and so many
-  u32 parts, of_part;   // have one together, these rows each
+  u32 period;           // and rows that lie differently to words
+  u32 num;              // words of all these: a thread has some, of every row that lies as that does, but
+  u32 full;             // as many as there are for all threads as often; what is left
+  u32 parts, of_part;   // so many threads have together, these rows each
   u32 rows;
   u32 width, row_step;  // of a row where it goes, and from row to row,
   u32 low, pitch;       // the first one there, modulo lines, and from row to row in shared memory
@@ -291,21 +290,8 @@ struct alignas(16) Split {
   u32 apart, line;      // and from one to the next in shared memory, where they lie as there modulo so much and 1
   u32 runs;             // rows are one range, and read where runs follow each other: every row, or every second
 };
-// By a warp: how words of rows that are alike are dealt out, if it takes long to find their units. By itself:
-// what is in line comes from memory once for each CTA, and holds up its first tile.
-struct Groups {
-  Divisor columns;
-  u32 num, share;
-};
-__device__ __noinline__ inline Groups deal_groups(u32 columns, u32 alike, u32 num_threads, int lane) {
-  constexpr u32 kPlaces = 2;  // rows that take a thread as long
-  const u32 groups = min(u32(lane) + 1, alike), rounds = (columns * groups + num_threads - 1) / num_threads;
-  const u32 best = __reduce_min_sync(kAllLanes, rounds * ((alike + groups - 1) / groups + kPlaces) * kWarp + groups - 1) % kWarp + 1;
-  return {Divisor::of(columns), columns * best, (alike + best - 1) / best};
-}
-// By a warp.
 template <int kSteps>
-__device__ __forceinline__ Split split(const Box<kSteps>& box, const Tile& tile, u32 word, u32 run_bytes, u32 num_threads, int lane) {
+__device__ __forceinline__ Split split(const Box<kSteps>& box, const Tile& tile, u32 word, u32 run_bytes, u32 num_threads) {
   const Tiling<kSteps>& tiling = box.tiling;
   const Ranges ranges(box, tile);
   const int last = tiling.first + 1;
@@ -324,20 +310,11 @@ __device__ __forceinline__ Split split(const Box<kSteps>& box, const Tile& tile,
   const bool follow = tiling.whole && tiling.staged[tiling.first] == run_bytes && box.run.by == run_bytes && box.num_steps == last + 1;
   made.runs = follow && made.period <= 2 ? made.period : 0;
   made.words = (made.width + (odd || ranges.low % word ? 2 * (word - 1) : word - 1)) / word;
-  const u32 columns = made.words * made.period, alike = (tile.rows + made.period - 1) / made.period;
-  made.num = columns;
-  made.share = alike;
-  made.parts = 1;
-  if (made.runs) {  // a word of all rows, but the last ones are taken together
-    made.full = columns / num_threads * num_threads;
-    if (made.full < columns) made.parts = num_threads / (columns - made.full);
-    made.of_part = (alike + made.parts - 1) / made.parts;
-    return made;
-  }
-  const Groups groups = deal_groups(columns, alike, num_threads, lane);
-  made.columns = groups.columns;
-  made.num = made.full = groups.num;
-  made.share = groups.share;
+  const u32 alike = (tile.rows + made.period - 1) / made.period;
+  made.num = made.words * made.period;
+  made.full = made.num / num_threads * num_threads;
+  made.parts = made.num > made.full ? num_threads / (made.num - made.full) : 1;
+  made.of_part = (alike + made.parts - 1) / made.parts;
   return made;
 }
 
@@ -358,14 +335,12 @@ struct Turn {
     const Split& all = split;
     for (u32 before = 0; before < all.num; before += num_threads) {
       const bool left = before == all.full;
-      const u32 num = all.num - all.full, part = left ? thread / num : 0, i = before + thread - part * num;
-      if (part >= all.parts || i >= all.num) break;
-      const u32 group = all.runs ? 0 : all.columns.quotient(i);
-      u32 column = all.runs ? i : i - group * all.columns.by, first = 0;
+      const u32 num = all.num - all.full, part = left ? thread / num : 0;
+      if (part >= all.parts) break;
+      u32 column = before + thread - part * num, first = 0;
       for (; column >= all.words; column -= all.words) ++first;
       const int at = int(column * kWord) - int((all.low + first * all.row_step) % kWord);
-      const u32 begin = first + (group * all.share + part * all.of_part) * all.period;
-      const u32 end = min(begin + (left ? all.of_part : all.share) * all.period, all.rows);
+      const u32 begin = first + part * all.of_part * all.period, end = left ? min(begin + all.of_part * all.period, all.rows) : all.rows;
       if (at >= int(all.width) || begin >= end) continue;
       if (!all.runs || at < 0 || at + kWord > all.width) {
         turn_others(box, tile, split, staged, turned, at, begin, end);
