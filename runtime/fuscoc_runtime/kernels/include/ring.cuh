@@ -72,6 +72,7 @@ struct Turning {
       open_gate(&ring.full[i], 1);
       open_gate(&ring.done[i], num_workers);
       open_gate(&ring.free[i], 1);
+      ring.slip[i].split.key = 0;
     }
     ring.turn = ring.finished = 0;
     gates_open();
@@ -101,9 +102,16 @@ struct Turning {
     Tile tile{};
     Split dealt{};
     if (tiled) tile = tile_of(box, from, to, item);
-    if (tiled && !straight) dealt = split(box, tile, Shape::unit_bytes(field) == 8 ? 8 : 4, u32(Shape::run_bytes(field)), num_workers * kWarp);
+    const u32 word = Shape::unit_bytes(field) == 8 ? 8 : 4, run_bytes = u32(Shape::run_bytes(field));
+    const u64 key = tiled && !straight ? key_of(box, tile, field, word, run_bytes) : 0;
+    bool deals = tiled && !straight && !key;
+    if (deals) dealt = split(box, tile, word, run_bytes, num_workers * kWarp);
     u32 turn;
     Slip<Own>& slip = next(turn);
+    if (key && slip.split.key != key) {  // this place has had others before
+      dealt = split(box, tile, word, run_bytes, num_workers * kWarp);
+      deals = true;
+    }
     Gate* const gate = &ring.full[turn % kSlips];
     u32 bytes = 0;
     if (tiled) {
@@ -115,7 +123,10 @@ struct Turning {
       reinterpret_cast<u64*>(&slip.box)[i] = reinterpret_cast<const u64*>(&box)[i];
     if (lane == 0) {
       slip.tile = tile;
-      slip.split = dealt;
+      if (deals) slip.split = dealt;
+      slip.split.key = key;
+      slip.split.low = u32(reinterpret_cast<u64>(tile.to)) % kBulkLine;
+      slip.split.from = u32(reinterpret_cast<u64>(tile.from));
       slip.from = from;
       slip.to = to;
       slip.flag = flag;
@@ -142,16 +153,16 @@ struct Turning {
   }
 
   template <int kField = 0>
-  __device__ __forceinline__ void work_on(const Slip<Own>& slip, u32 turn, u32 which, u32 warp) const {
+  __device__ __forceinline__ void work_on(const Slip<Own>& slip, u32 turn, u32 which, u32 warp, Share& share) const {
     if constexpr (kField + 1 < Shape::num_fields)
       if (slip.field != kField) {
-        work_on<kField + 1>(slip, turn, which, warp);
+        work_on<kField + 1>(slip, turn, which, warp, share);
         return;
       }
     constexpr int unit = Shape::unit_bytes(kField);
     if (slip.kind == kTurned)
       Turn<unit, u32(Shape::run_bytes(kField)), Own::num_all_steps>{slip.box, slip.tile, slip.split, staged(turn), turned(which)}.run(
-          warp * kWarp + lane, num_workers * kWarp);
+          warp * kWarp + lane, num_workers * kWarp, share);
     else if (slip.fresh) lines<unit, kFresh>(slip, cta_memory() + staged(turn), warp);
     else lines<unit, kSettled>(slip, cta_memory() + staged(turn), warp);
     leave_to_bulk_copies();
@@ -160,6 +171,8 @@ struct Turning {
   __device__ void work(u32 warp) const {
     static_assert(kTurnedSlots == 2);
     u32 last = 0, before_last = 0, num_turned = 0;
+    Share share;
+    share.key = 0;
     for (u32 turn = 0, ended = 0; ended < kSlots; ++turn) {
       pass(ring.full, turn);
       Slip<Own>& slip = ring.slip[turn % kSlips];
@@ -170,7 +183,7 @@ struct Turning {
         before_last = last;
         last = turn;
       }
-      if (kind == kTurned || kind == kLines) work_on(slip, turn, num_turned % kTurnedSlots, warp);
+      if (kind == kTurned || kind == kLines) work_on(slip, turn, num_turned % kTurnedSlots, warp, share);
       num_turned += kind == kTurned;
       __syncwarp();
       if (lane == 0) arrive(&ring.done[turn % kSlips]);
