@@ -122,7 +122,7 @@ struct GiveLent : GiveBack<Shape> {
     if (shared.aborted)
       return poison(call.result, call.result_bytes, i64(blockIdx.x) * blockDim.x + threadIdx.x, i64(gridDim.x) * blockDim.x);
     if constexpr (kTurns<Shape>) {
-      const Turning<Shape, Own> turning{all.ring, num_workers()};
+      const Turning<Shape, Own, true> turning{all.ring, num_workers()};
       if (taker() < 0) turning.work(warp);
       else if (!takes) turning.store(taker() - kBringers, shared.tag);
       if (!takes) return;
@@ -156,7 +156,7 @@ struct GiveLent : GiveBack<Shape> {
         const typename Base::Next item = next(number);
         if (!item.box) return;
         if constexpr (kTurns<Shape>)
-          Turning<Shape, Own>{all.ring, num_workers()}.give(*item.box, item.from, item.to, item.item, 0, false, nullptr);
+          Turning<Shape, Own, true>{all.ring, num_workers()}.give(*item.box, item.from, item.to, item.item, 0, false, nullptr);
         else
           BoxCopy<Shape::unit_bytes(0), kSettled, Own::num_all_steps, Shape::run_bytes(0)>{
               *item.box, item.from, item.to, all.places[warp]}.item(item.item, lane, Nothing{});
@@ -164,7 +164,7 @@ struct GiveLent : GiveBack<Shape> {
     }
     if (!clears_first(num_cleared))
       this->take(counter(call.state->next_finalise), num_cleared, [&](u32 item) { clear(call, item, nullptr, lane); });
-    if constexpr (kTurns<Shape>) Turning<Shape, Own>{all.ring, num_workers()}.end();
+    if constexpr (kTurns<Shape>) Turning<Shape, Own, true>{all.ring, num_workers()}.end();
   }
 
   // Behind all that is stored, by all threads of every CTA.
@@ -205,7 +205,7 @@ __device__ __forceinline__ void give_lent(const Call& call) {
   const u32 place = enter(call);
   const GiveLent<Shape> state{{{call, shared}, warp, thread % kWarp}, lent};
   if constexpr (kTurns<Shape>)
-    if (thread == kWarp) Turning<Shape, BoxOf<Shape>>{shared.ring, state.num_workers()}.open();
+    if (thread == kWarp) Turning<Shape, BoxOf<Shape>, true>{shared.ring, state.num_workers()}.open();
   if (thread == 0) lent.absent = lent.lost = 0;
   if (thread < call.num_ranks) shared.num_boxes[thread] = u32(told >> 32) == state.epoch() && state.joins(thread) ? u32(told) : 0;
   __syncthreads();

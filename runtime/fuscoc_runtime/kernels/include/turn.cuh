@@ -277,7 +277,6 @@ __device__ __forceinline__ char* cta_memory() {
 
 // How a tile is dealt out to threads, and what all of them compute with: each has the same word of many rows.
 struct alignas(16) Split {
-  u64 key;              // as `key_of`
   u32 words;            // of a row,
   u32 period;           // and rows that lie differently to words
   u32 num;              // words of all these: a thread has some, of every row that lies as that does, but
@@ -295,7 +294,8 @@ struct alignas(16) Split {
 template <int kSteps>
 __device__ __forceinline__ bool follows(const Box<kSteps>& box, u32 run_bytes) {
   const Tiling<kSteps>& tiling = box.tiling;
-  return tiling.whole && tiling.staged[tiling.first] == run_bytes && box.run.by == run_bytes && box.num_steps == tiling.first + 2;
+  const int last = tiling.first + 1;
+  return tiling.whole && tiling.staged[tiling.first] == run_bytes && box.run.by == run_bytes && box.num_steps == last + 1;
 }
 // Tiles that are dealt out alike, but for where they lie, have the same key: those of whole words, read from one segment. Others
 // have 0. Rows, and what is between runs, are no longer than a buffer.
@@ -325,7 +325,8 @@ __device__ __forceinline__ Split split(const Box<kSteps>& box, const Tile& tile,
   made.line = tiling.alike - 1;
   const u32 odd = made.row_step % word;
   made.period = odd == 0 ? 1 : word / (odd & -odd);
-  made.runs = follows(box, run_bytes) && made.period <= 2 ? made.period : 0;
+  const bool follow = follows(box, run_bytes);
+  made.runs = follow && made.period <= 2 ? made.period : 0;
   made.words = (made.width + (odd || ranges.low % word ? 2 * (word - 1) : word - 1)) / word;
   const u32 alike = (tile.rows + made.period - 1) / made.period;
   made.num = made.words * made.period;
@@ -359,8 +360,7 @@ struct Turn {
   const Split& split;
   const u32 staged, turned;  // bytes from the beginning of the CTA's memory
 
-  __device__ __forceinline__ void run(u32 thread, u32 num_threads, Share& share) const {
-    const u64 key = split.key;
+  __device__ __forceinline__ void run(u32 thread, u32 num_threads, u64 key, Share& share) const {
     if (!key || split.num > Share::kTurns * num_threads) return run(thread, num_threads);
     if (key != share.key) look(thread, num_threads, share), share.key = key;
     const u32 at = staged + (split.from & split.line), to = turned + split.low;
