@@ -28,10 +28,9 @@ def open_shuffle(group: Any, artifact: str, topology: str, **options: Any) -> Sh
     """With places for a few segments at first."""
     with mock.patch.object(places, "FIRST_SOURCES", 1):
         shuffle = rank_work.open_shuffle(group, artifact, topology=topology, **options)
-    node, rules = shuffle.engine.node, shuffle.spec.program.exchange
+    node = shuffle.engine.node
     assert isinstance(node, ExactRails)
-    has_policy = rules.forwarder != "static" or rules.schedule != "pairwise"
-    assert isinstance(node, FlowRails) == has_policy
+    assert isinstance(node, FlowRails) == (shuffle.spec.reply is None)
     return shuffle
 
 
@@ -133,17 +132,27 @@ def late_weights(group: Any, artifact: str, topology: str) -> None:
 
 
 def too_large(group: Any, artifact: str, topology: str) -> list[type]:
-    """Calls that slabs do not carry are the general engine's, on all ranks; what handles they
-    leave."""
+    """Calls whose rows slabs do not carry, which travel as flows, and one that these do not carry,
+    which is the general engine's, on all ranks; what their handles know. Later calls along all of
+    them are whole."""
     shuffle = open_shuffle(group, artifact, topology)
-    kinds = []
-    for number, tokens in enumerate([3, 45 if shuffle.rank == 0 else 2, 4]):
-        given = data_of(shuffle.rank, tokens, number)
-        with mock.patch.object(places, "MOST_SENT", 10_000):
+    rank, kinds, held = shuffle.rank, [], []
+    sizes = shuffle.engine.node._sizes
+    most = {
+        "MOST_SENT": sizes._sent(sizes.size_of(20)),
+        "MOST_FLOWING": sizes._sent(sizes.size_of(60)),
+    }
+    for number, tokens in enumerate([3, 45 if rank == 0 else 2, 150 if rank == 0 else 1, 4, 4, 45]):
+        given = data_of(rank, tokens, number)
+        with mock.patch.multiple(places, **most):
             rows, handle = shuffle.dispatch(**given)
-        close(shuffle.combine(by_slot(rows, handle), handle), summed(given))
-        kinds.append(type(handle))
-    assert kinds[1] is Handle
+            close(shuffle.combine(by_slot(rows, handle), handle), summed(given))
+            kinds.append(Handle if isinstance(handle, Handle) else type(handle.known))
+            held.append((given, handle))
+            for given, handle in held:
+                rows, again = shuffle.dispatch(given["x"] * 2, handle=handle)
+                late = {"weights": given["weights"]}
+                close(shuffle.combine(by_slot(rows, again), again, **late), 2 * summed(given))
     shuffle.check()
     return kinds
 

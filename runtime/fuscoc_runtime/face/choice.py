@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fuscoc_runtime.engine.node.crossing import crossing
-from fuscoc_runtime.engine.node.flow_rails import have_ways
+from fuscoc_runtime.engine.node.places import MOST_FLOWING, can_flow, have_ways
 from fuscoc_runtime.engine.node.slabs import MOST_SENT, bytes_sent, num_places
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
 from fuscoc_runtime.room import LEAST, MOST, num_slot_bits, room_for
@@ -105,15 +105,16 @@ def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
     """Those of ``choose_exact``, wherever they run."""
     if topology.num_nodes == 1 or shuffle.node is None:
         return choose_triton(shuffle, topology)
-    if have_ways(shuffle.program.exchange, topology):
-        target = shuffle.program.target
-        if topology.ranks_per_node > LEAST:
+    most = MOST_FLOWING
+    if not can_flow(shuffle, topology):
+        most = MOST_SENT
+        if have_ways(shuffle.program.exchange, topology):
+            if shuffle.reply is not None:
+                return "between nodes its policy is of rows that a reply answers, uncounted"
             return f"between nodes of more than {LEAST} ranks its policy wants the hosts' plan"
-        if target.kind == "dense" or target.capacity is not None or shuffle.reply is not None:
-            return "between nodes its policy wants a plan before they know whether rows move"
     return (
         _between_nodes(shuffle, topology)
-        or _beyond_slabs(shuffle, shuffle.node, topology, 1, MOST_SENT)
+        or _beyond_slabs(shuffle, shuffle.node, topology, 1, most)
         or shuffle.node
     )
 

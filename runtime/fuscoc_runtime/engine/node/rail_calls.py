@@ -15,7 +15,7 @@ from fuscoc_runtime.engine.node.exact import ENTRY, Work, telling_programs
 from fuscoc_runtime.engine.node.rail_commands import RailCommands, packing, rail_words
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.schedule import Programs
-from fuscoc_runtime.engine.node.slabs import Slabs
+from fuscoc_runtime.engine.node.slabs import SlabMemory, Slabs
 from fuscoc_runtime.engine.node.triton_memory import (
     BACK,
     TritonMemory,
@@ -59,6 +59,24 @@ def new_work(program: TritonProgram, num_sources: int, places: int) -> RailWork:
     return RailWork(buffers, new_segments(program, num_sources), {}, places, own)
 
 
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """Memory of all calls with up to so many ``places``, in slabs up to those ``with_rows``, and
+    the ``work`` of those that this rank refuses, which takes none anew."""
+
+    places: int
+    with_rows: int
+    slabs: SlabMemory
+    scratch: dict[str, Tensor]
+    work: RailWork
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all this."""
+        tensors = [*self.scratch.values(), *self.work.tensors]
+        return self.slabs.num_bytes + sum(each.nbytes for each in tensors)
+
+
 class Submitted(NamedTuple):
     """The table and the numbers of a call, for more of it to be enqueued."""
 
@@ -83,6 +101,12 @@ class RailCall:
     num_sources: int
     says: int = 0
     num_slots: int = 0
+
+
+def call_tag(number: int, known: int, has_weights: bool = False) -> int:
+    """What the slabs of dispatch ``number`` along the routing of another are told by. Ranks that
+    differ in whether weights travel with the rows are found out: combines would send others."""
+    return has_weights << 62 | known << 32 | number
 
 
 class RailCalls:
@@ -209,6 +233,7 @@ class RailCalls:
             "first_slots": address(work.buffers["first_slots"]),
             "routing": address(routing),
             "call_tag": number,
+            **self._rows_of(work),
         })  # fmt: skip
         told = 0 if refuses else launched.num_sources
         numbers = self._numbers_back
@@ -239,6 +264,11 @@ class RailCalls:
         call: RailCall,
         given: Mapping[str, int],
     ) -> Submitted:
+        prepared = self.prepared(work, call, given)
+        return self._carry_out(lists, *prepared)
+
+    def prepared(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> Submitted:
+        """What the lists of a dispatch are given."""
         program, again = self._program, call.again
         table = self._table(0, {
             **call_words(program, self._scratch, work.segments, work.buffers),
@@ -246,11 +276,13 @@ class RailCalls:
             "own_keys": address(work.own[program.place]),
             "call_tag": call.tag,
             "is_known": int(again is not None),
+            **self._rows_of(work),
         })  # fmt: skip
         columns = zip(program.shuffle.program.relation.addresses, work.segments, strict=True)
         weights = address(work.buffers["weights"])
-        return self._carry_out(lists, table, {
+        return Submitted(table, {
             **self._numbers_forth,
+            "call": address(table),
             "own_weights": 0,  # where none are given
             **given,
             **{name: address(column) for name, column in (*work.own.items(), *columns)},
@@ -263,6 +295,10 @@ class RailCalls:
             "number": again or 0,
             "meets": int(again is not None),
         })  # fmt: skip
+
+    def _rows_of(self, work: RailWork) -> dict[str, int]:
+        """Words of a table: where rows travel from and to, if not in slabs."""
+        return {}
 
     def _table(self, entry: int, words: Mapping[str, int]) -> Tensor:
         """It has to live until its call is enqueued."""
