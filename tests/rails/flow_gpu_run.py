@@ -37,6 +37,8 @@ HIDDEN, KEYS, TOPK = 7168, 256, 8
 OPTIONS = {"plain": "", "balanced": "balance rebalance", "staged": "schedule fast"}
 DEDUP = "dedup(node, rank)"
 CALLS, MOST, COLUMNS = 16, 700, 16
+SMALL_SLABS = 2_000_000
+"""Bytes of slabs at most, of calls without a policy that are verified: more go as flows."""
 
 
 def compile_all(folder: Path) -> None:
@@ -103,9 +105,10 @@ class Run:
 
 def calls(run: Run, name: str, topology: Topology, most_sent: int) -> None:
     """Sizes at random, delays, and combines and dispatches along routings of any age."""
-    shuffle, shared = run.open(name, topology), random.Random(3)
+    shared = random.Random(3)
     held: list[tuple[dict[str, Tensor], Any, Tensor]] = []
     with mock.patch.object(places, "MOST_SENT", most_sent):
+        shuffle = run.open(name, topology)
         for number in range(CALLS):
             ranks = [shared.randint(0, MOST) * (shared.random() < 0.8) for _ in range(run.world)]
             batch = run.batch(ranks[run.rank], number)
@@ -116,9 +119,8 @@ def calls(run: Run, name: str, topology: Topology, most_sent: int) -> None:
             held.append((batch, handle, rows * 2))
             batch, handle, worked = held[shared.randrange(len(held))]
             run.check_back(f"{name}, call {number}", batch, shuffle.combine(worked, handle))
-            rows, again = shuffle.dispatch(
-                batch["x"], topk_weights=batch["topk_weights"], handle=handle
-            )
+            weights = {"topk_weights": batch["topk_weights"]}
+            rows, again = shuffle.dispatch(batch["x"], handle=handle, **weights)
             run.check(f"{name} {topology}, along a routing {number}", batch, rows, again)
             run.check_back(f"{name}, along {number}", batch, shuffle.combine(rows * 2, again))
             held = held[-8:]
@@ -202,7 +204,7 @@ def main() -> int:
     parser.add_argument("--profile", nargs="*", default=[], help="the same")
     parser.add_argument("--label", default="")
     parser.add_argument("--repeats", type=int, default=11)
-    parser.add_argument("--most-sent", type=int, help="bytes that go in slabs, of calls timed")
+    parser.add_argument("--most-sent", type=int, help="bytes that go in slabs")
     given = parser.parse_args()
     if given.topology is None:
         compile_all(given.folder)
@@ -210,7 +212,7 @@ def main() -> int:
     run = Run(given.folder, given.topology, given.one_host)
     for topology in map(Topology.parse, given.verify):
         for name in OPTIONS:
-            calls(run, name, topology, 2_000_000)
+            calls(run, name, topology, given.most_sent or SMALL_SLABS)
             if run.rank == 0:
                 print(f"{name} {topology}: {len(run.wrong)} wrong so far", flush=True)
     with mock.patch.object(places, "MOST_SENT", given.most_sent or places.MOST_SENT):
