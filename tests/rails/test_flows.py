@@ -181,7 +181,7 @@ BEYOND = {
     ("text", "topology"),
     [
         ("plain", "2x2"),
-        ("compact", "2x1"),
+        pytest.param("compact", "2x1", marks=NIGHTLY),
         pytest.param("plain", "4x1", marks=NIGHTLY),
         pytest.param("plain", "3x2", marks=NIGHTLY),
         pytest.param("compact", "2x2", marks=NIGHTLY),
