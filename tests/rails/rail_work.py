@@ -272,7 +272,8 @@ def turns(
     turns of their rounds."""
     options: dict[str, Any] = {"topology": topology, "max_sources": max(map(max, batches))}
     made = []
-    with mock.patch.multiple(slabs, STAGING_BYTES=0, num_turns=lambda _: num_turns):
+    small = {"STAGING_BYTES": 0, "MOST_STAGING_BYTES": 0, "num_turns": lambda _: num_turns}
+    with mock.patch.multiple(slabs, **small):
         for batch, round_bytes in zip(batches, (slabs.ROUND_BYTES, 1), strict=True):
             bytes_of = {"ROUND_BYTES": round_bytes, "MESSAGE_BYTES": round_bytes}
             host = mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}")
