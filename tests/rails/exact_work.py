@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 
 from fuscoc_runtime.engine.handle import Handle
-from fuscoc_runtime.engine.node import exact_rails, places
+from fuscoc_runtime.engine.node import exact_rails, places, slabs
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
 from fuscoc_runtime.engine.node.flow_rails import FlowRails
 from fuscoc_runtime.engine.node.rail_calls import RailCalls
@@ -249,3 +249,21 @@ def weights_on_one_rank(group: Any, artifact: str, topology: str) -> type:
     close(result, summed({**given, **weights}))
     shuffle.check()
     return type(handle)
+
+
+def in_turns(
+    group: Any, artifact: str, topology: str, batches: Sequence[Sequence[int]], num_turns: int
+) -> int:
+    """Calls whose partial rows come back in so many turns, at most; in how many those of the last
+    did."""
+    small = {"STAGING_BYTES": 0, "MOST_STAGING_BYTES": 0, "num_turns": lambda _: num_turns}
+    with mock.patch.multiple(slabs, **small):
+        shuffle = open_shuffle(group, artifact, topology)
+        for number, each in enumerate(batches):
+            run(shuffle, batch(shuffle.spec, each, number), combines=2)
+        shuffle.check()
+        node = shuffle.engine.node
+        places = node._memory._stride
+        found = -(-places // node._memory.staged_places)
+        shuffle.close()
+    return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import os
 import pstats
 import random
 import statistics
@@ -209,6 +210,7 @@ def main() -> int:
     if given.topology is None:
         compile_all(given.folder)
         return 0
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     run = Run(given.folder, given.topology, given.one_host)
     for topology in map(Topology.parse, given.verify):
         for name in OPTIONS:

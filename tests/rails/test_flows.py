@@ -196,6 +196,16 @@ def test_rows_without_a_policy(pool: Pool, text: str, topology: str) -> None:
     pool.run(partial(flow_work.without_slabs, work=work), num_ranks, *given)
 
 
+@NIGHTLY
+@pytest.mark.parametrize("spec", [PLAIN, BALANCED], ids=["slabs", "flows"])
+@pytest.mark.parametrize("num_turns", [2, 3])
+def test_sums_come_in_turns(pool: Pool, spec: str, num_turns: int) -> None:
+    """Of exact sizes, whose windows grow between calls."""
+    sizes = [(3, 0, 0, 1), (90, 5, 0, 80), (70, 96, 3, 20)]
+    found = pool.run(exact_work.in_turns, 4, path(spec), "2x2", sizes, num_turns)
+    assert found == [num_turns] * 4
+
+
 @pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
 def test_verdicts_come_before_rows(pool: Pool, topology: str) -> None:
     """Slots that the relation gives, and those that a rank may have, by flows: what one node finds
