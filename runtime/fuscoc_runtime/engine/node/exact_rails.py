@@ -415,9 +415,8 @@ class ExactRails(ExactNode):
         if calls is None:
             assert self._shared is not None
             judged = {"most_slots": self._most_slots} if self.is_judged else {}
-            has_rows, slabs = not self._sizes.are_flows(places), self._slabs_of(places)
             calls = self._calls[places] = self._new_calls(
-                has_rows, self._program, self.rails, slabs, self._memory, self._programs,
+                self._program, self.rails, self._slabs_of(places), self._memory, self._programs,
                 self._shared.scratch, self._words(judged), self._kernels, places,
             )  # fmt: skip
         return calls
@@ -430,9 +429,7 @@ class ExactRails(ExactNode):
             self._is_one_round or not has_rows, has_rows=has_rows,
         )  # fmt: skip
 
-    def _new_calls(self, has_rows: bool, *given: Any) -> RailCalls:
-        """Those whose slabs have rows."""
-        assert has_rows
+    def _new_calls(self, *given: Any) -> RailCalls:
         return RailCalls(*given)
 
     def _new_sizes(self) -> Places:

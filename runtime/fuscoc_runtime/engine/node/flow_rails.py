@@ -242,9 +242,10 @@ class FlowRails(ExactRails):
         assert isinstance(calls, FlowCalls)
         return calls
 
-    def _new_calls(self, has_rows: bool, *given: Any) -> RailCalls:
-        if has_rows:
-            return super()._new_calls(has_rows, *given)
+    def _new_calls(self, *given: Any) -> RailCalls:
+        *_, places = given
+        if not self._sizes.are_flows(places):
+            return super()._new_calls(*given)
         assert self._rows is not None
         return FlowCalls(*given, memory=self._rows, counts=self._counts, flows=self._flows)
 
