@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,10 +34,13 @@ def test_models(topology: str, hosts: str, tmp_path: Path) -> None:
 @pytest.mark.gpu
 @every_topology
 @on_hosts
-def test_given_slots(topology: str, hosts: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("suite", [given_gpu_run, exact_gpu_run, exact_pieces_gpu_run])
+def test_suites(suite: Any, topology: str, hosts: str, tmp_path: Path) -> None:
+    """Slots that are given; exact sizes where one node may refuse a call for all, and replies;
+    exact sizes of pieces, static shuffles and ragged sources."""
     need_gpus(Topology.parse(topology).num_ranks)
-    given_gpu_run.compile_all(tmp_path)
-    run("tests/rails/given_gpu_run.py", topology, hosts, tmp_path)
+    suite.compile_all(tmp_path)
+    run(suite.__file__, topology, hosts, tmp_path)
 
 
 @pytest.mark.gpu
@@ -49,23 +53,3 @@ def test_policies(topology: str, policy: str, tmp_path: Path) -> None:
     exact.compile_all(tmp_path, policy)
     options = [str(tmp_path), "--topology", topology]
     torchrun(4, "tests/node_exact/exact_gpu_run.py", *options)
-
-
-@pytest.mark.gpu
-@every_topology
-@on_hosts
-def test_exact_sizes(topology: str, hosts: str, tmp_path: Path) -> None:
-    """Where one node may refuse a call for all, and replies."""
-    need_gpus(Topology.parse(topology).num_ranks)
-    exact_gpu_run.compile_all(tmp_path)
-    run("tests/rails/exact_gpu_run.py", topology, hosts, tmp_path)
-
-
-@pytest.mark.gpu
-@every_topology
-@on_hosts
-def test_exact_sizes_of_pieces(topology: str, hosts: str, tmp_path: Path) -> None:
-    """And of static shuffles, and of ragged sources."""
-    need_gpus(Topology.parse(topology).num_ranks)
-    exact_pieces_gpu_run.compile_all(tmp_path)
-    run("tests/rails/exact_pieces_gpu_run.py", topology, hosts, tmp_path)

@@ -96,7 +96,6 @@ class ExactNode:
     is_judged = False  # whether nodes tell each other verdicts
     link: Link | None = None
     """What was measured of the network, if it was."""
-    _slab_places: int | None = None
 
     def __init__(
         self,
@@ -395,9 +394,7 @@ class ExactNode:
         }
 
     def _new_memory(self, limits: Limits) -> TritonMemory:
-        return TritonMemory(
-            self._program, limits, self._allocate, 1, True, slab_places=self._slab_places
-        )
+        return TritonMemory(self._program, limits, self._allocate, 1, is_exact=True)
 
     def _grow(self, wanted: Limits) -> FuscoRuntimeError | None:
         """Make a window for calls of that size, and of some more where it has to be larger;

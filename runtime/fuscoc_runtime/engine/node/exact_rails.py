@@ -244,9 +244,10 @@ class ExactRails(ExactNode):
         """See `ExactNode.combine`. Weights that are late, which all ranks give then or none, travel
         before; others have done so with the rows."""
         assert isinstance(known, RailKnown)
-        taken_on = None if weights is None else known.launched.weights
-        if weights is not None and (is_late or taken_on is None):
-            taken_on = self._weights_between(known, weights)
+        taken_on = None
+        if weights is not None:
+            taken_on = self._weights_between(known, weights) if is_late else known.launched.weights
+            assert taken_on is not None
         self._combine(known, known.number, self._program.fields_back(rows, results), taken_on)
 
     def _weights_between(self, known: RailKnown, weights: Tensor) -> Tensor:
@@ -430,17 +431,14 @@ class ExactRails(ExactNode):
         scratch = new_scratch(self._program, self._num_nodes * places)
         return Shared(places, slabs, scratch, self._new_work(0, places))
 
-    @property
-    def _slab_places(self) -> int | None:  # type: ignore[override]
-        """Those of a slab, if they are fewer than segments of a rank."""
-        if self._most_crossing is None:
-            return None
-        return slab_places(self._shuffle, self._spec, self._places, self._most_crossing)
-
     def _new_memory(self, limits: Limits) -> TritonMemory:
         self._calls: dict[int, RailCalls] = {}  # which are of other windows
         most = max(limits.max_sources, self._num_nodes * self._places)
-        return super()._new_memory(replace(limits, max_sources=most))
+        in_slabs = slab_places(self._shuffle, self._spec, self._places, self._most_crossing)
+        return TritonMemory(
+            self._program, replace(limits, max_sources=most), self._allocate, 1, is_exact=True,
+            slab_places=None if self._most_crossing is None else in_slabs,
+        )  # fmt: skip
 
     def _make_room(self, places: int, own_sources: int) -> RailWork:
         """Memory for a dispatch with so many places; collective over all ranks.
