@@ -89,10 +89,11 @@ class RailKnown(Known):
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """Memory of all calls with up to so many ``places``, and the ``work`` of those that this rank
-    refuses, which takes none anew."""
+    """Memory of all calls with up to so many ``places``, in slabs up to those ``with_rows``, and
+    the ``work`` of those that this rank refuses, which takes none anew."""
 
     places: int
+    with_rows: int
     slabs: SlabMemory
     scratch: dict[str, Tensor]
     work: RailWork
@@ -260,6 +261,7 @@ class RailCalls:
             "first_slots": address(work.buffers["first_slots"]),
             "routing": address(routing),
             "call_tag": number,
+            **self._rows_of(work),
         })  # fmt: skip
         told = 0 if refuses else launched.num_sources
         numbers = self._numbers_back
@@ -290,6 +292,11 @@ class RailCalls:
         call: RailCall,
         given: Mapping[str, int],
     ) -> Submitted:
+        prepared = self.prepared(work, call, given)
+        return self._carry_out(lists, *prepared)
+
+    def prepared(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> Submitted:
+        """What the lists of a dispatch are given."""
         program, again = self._program, call.again
         table = self._table(0, {
             **call_words(program, self._scratch, work.segments, work.buffers),
@@ -297,11 +304,13 @@ class RailCalls:
             "own_keys": address(work.own[program.place]),
             "call_tag": call.tag,
             "is_known": int(again is not None),
+            **self._rows_of(work),
         })  # fmt: skip
         columns = zip(program.shuffle.program.relation.addresses, work.segments, strict=True)
         weights = address(work.buffers["weights"])
-        return self._carry_out(lists, table, {
+        return Submitted(table, {
             **self._numbers_forth,
+            "call": address(table),
             "own_weights": 0,  # where none are given
             **given,
             **{name: address(column) for name, column in (*work.own.items(), *columns)},
@@ -314,6 +323,10 @@ class RailCalls:
             "number": again or 0,
             "meets": int(again is not None),
         })  # fmt: skip
+
+    def _rows_of(self, work: RailWork) -> dict[str, int]:
+        """Words of a table: where rows travel from and to, if not in slabs."""
+        return {}
 
     def _table(self, entry: int, words: Mapping[str, int]) -> Tensor:
         """It has to live until its call is enqueued."""

@@ -136,7 +136,7 @@ class RailCommands:
     def _turns(self, number: int) -> list[range]:
         """The places of a round whose partial rows peers send at a time."""
         places, room = self._slabs.rounds[number], self._staged_places
-        cuts = [room] if places.start < room < places.stop else []
+        cuts = range(places.start // room * room + room, places.stop, room)
         return [range(*each) for each in pairwise([places.start, *cuts, places.stop])]
 
     def _exchanges(
