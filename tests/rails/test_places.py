@@ -19,7 +19,7 @@ def places(topology: Topology, flows: bool = False, options: str = "") -> Places
     text = TEXT.replace("dedup(node, rank)", f"dedup(node, rank) {options}")
     shuffle = specs.artifact(text).shuffle()
     assert shuffle.node is not None
-    return Places(shuffle, shuffle.node, topology, flows)
+    return Places(shuffle, shuffle.node, topology, flows=flows)
 
 
 @given(COUNTS)
