@@ -164,6 +164,29 @@ class Rails:
             self.exchange(self.between(there[0], there[1]), lane)
         members.meet("connection")
 
+    def connect_nodes(self) -> None:
+        """Be ready to exchange rows with every rank of the other nodes, on all lanes: NCCL connects
+        two ranks in what they exchange first, and then kernels may be waiting for them; collective
+        over all ranks.
+
+        Raises:
+            HopTimeoutError, NetworkError: a rank has not come in time.
+        """
+        members, topology = self._members, self._members.topology
+        own, device = topology.node(members.rank), members.device
+        there = torch.zeros(2, topology.num_ranks, 1, dtype=torch.uint8, device=device)
+        sends, receives = (
+            tuple(
+                Rows(peer, (rows[peer],))
+                for peer in range(topology.num_ranks)
+                if topology.node(peer) != own
+            )
+            for rows in there
+        )
+        for lane in range(len(self._lanes)):
+            self.exchange(StartRound(0, 0, sends, receives), lane)
+        members.meet("connection")
+
     def divide_among(self, num_lanes: int) -> None:
         """Divide large exchanges of lists that are made later among so many communicators;
         collective as `open_lanes`."""

@@ -34,6 +34,7 @@ from fuscoc_runtime.engine.node.rail_calls import (
     RailWork,
     Shared,
     Submitted,
+    answers_to,
     call_tag,
     new_work,
 )
@@ -44,9 +45,7 @@ from fuscoc_runtime.engine.node.slabs import MOST_SENT, Slabs, new_slab_memory, 
 from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.engine.node.triton_memory import (
     TritonMemory,
-    new_buffers,
     new_scratch,
-    new_segments,
 )
 from fuscoc_runtime.engine.node.triton_program import COMBINED
 from fuscoc_runtime.engine.probe import divide_slabs
@@ -206,35 +205,15 @@ class ExactRails(ExactNode):
         """
         assert isinstance(asked, RailKnown)
         assert self._shared is not None
-        program, places, own = self._program, asked.work.places // each, asked.num_sources // each
+        places = asked.work.places // each
         if places > self._shared.places:
             self._make_room(places, 0)
         if max(asked.slots) > self.limits.capacity:
             problem = self._grow(Limits(self.limits.max_sources, max(asked.slots)))
             if problem is not None:
                 raise problem
-        taken_on, fanout = self._num_nodes * places, self._fanout
-        buffers, segments = new_buffers(program, taken_on), new_segments(program, own)
-        work = RailWork(buffers, segments, {}, places, asked.work.own)
-        launched, come = asked.launched, asked.launched.weights
-        assert launched.sent is not None
-        launched = replace(
-            launched,
-            num_sources=taken_on,
-            codes=launched.codes.view(taken_on, fanout),
-            routing=buffers["routing"],
-            weights=None if come is None else come.view(taken_on, fanout),
-            sent=Sent(own, launched.sent.ranks.view(own, fanout)),
-        )
-        known = replace(
-            asked,
-            launched=launched,
-            sources=tuple(count // each for count in asked.sources),
-            segments=segments,
-            first_slots=buffers["first_slots"],
-            work=work,
-        )
-        self._adopt(known, asked, each, own)
+        known = answers_to(asked, self._program, each)
+        self._adopt(known, asked, each, known.num_sources)
         return known
 
     def combine(
@@ -422,8 +401,7 @@ class ExactRails(ExactNode):
         if self._most_crossing is not None:
             # Of other places rows would lie where points are that nobody packs.
             assert places == self._shared.places
-            given = self._shuffle, self._topology, self._members.rank, places, places
-            packing = Packing(*given)
+            packing = Packing(self._shuffle, self._topology, self._members.rank, places, places)
         return Slabs(
             self._shuffle, self._spec, self._topology, places, self._shared.slabs,
             self._is_one_round or not has_rows, self._most_crossing, packing, has_rows,

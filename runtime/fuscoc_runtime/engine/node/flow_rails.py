@@ -27,6 +27,7 @@ from fuscoc_runtime.engine.node.flow_calls import FlowCalls, FlowWork, flow_kern
 from fuscoc_runtime.engine.node.flow_counts import Counts
 from fuscoc_runtime.engine.node.flow_memory import FlowMemory
 from fuscoc_runtime.engine.node.flow_posts import Going
+from fuscoc_runtime.engine.node.places import are_balanced
 from fuscoc_runtime.engine.node.rail_calls import (
     RailCall,
     RailCalls,
@@ -217,6 +218,8 @@ class FlowRails(ExactRails):
             self.link = link = link_between(members)
             self._model = link.model(self._model)
         self.rails.open_lanes(self._model.num_lanes)
+        if are_balanced(self._shuffle.program.exchange, self._topology):
+            self.rails.connect_nodes()
         self._counts = Counts(program)
         self._make_rows((self._num_nodes - 1) * self._sizes.first)
 

@@ -27,8 +27,13 @@ send all once more."""
 
 def have_ways(rules: Rules, topology: Topology) -> bool:
     """Whether a policy leaves anything to choose: who of a node sends, or which nodes first."""
-    balances = rules.forwarder != "static" and topology.ranks_per_node > 1
-    return balances or (rules.schedule != "pairwise" and topology.num_nodes > 2)
+    in_stages = rules.schedule != "pairwise" and topology.num_nodes > 2
+    return are_balanced(rules, topology) or in_stages
+
+
+def are_balanced(rules: Rules, topology: Topology) -> bool:
+    """Whether ranks exchange rows with others than those of their place."""
+    return rules.forwarder != "static" and topology.ranks_per_node > 1
 
 
 def may_flow(shuffle: ShuffleSpec, topology: Topology) -> bool:
@@ -55,7 +60,7 @@ class Places:
         ``flows``: whether rows travel as these where slabs would be too large, and always if there
         is a policy for them."""
         self._given, self._crosses = (shuffle, node, topology), crosses
-        self._carried: dict[int, bool] = {}
+        self._carried, self._are_flows = dict[int, bool](), dict[int, bool]()
         self._flows = flows
         self._has_policy = flows and have_ways(shuffle.program.exchange, topology)
         self._reply: Places | None = None  # those of answers
@@ -90,7 +95,10 @@ class Places:
 
     def are_flows(self, places: int) -> bool:
         """Whether the rows of calls with so many travel as flows, and not in slabs."""
-        return self._has_policy or (self._flows and self._sent(places) > MOST_SENT)
+        if places not in self._are_flows:
+            beyond = self._flows and self._sent(places) > MOST_SENT
+            self._are_flows[places] = self._has_policy or beyond
+        return self._are_flows[places]
 
     def are_carried(self, places: int) -> bool:
         """Whether slabs carry so many, and kernels count their slots on any rank."""

@@ -4,7 +4,7 @@ and numbers, of which only little differs from call to call."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.engine.node.exact import ENTRY, Known, Work, telling_programs
 from fuscoc_runtime.engine.node.rail_commands import RailCommands, packing, rail_words
-from fuscoc_runtime.engine.node.rings import Launched
+from fuscoc_runtime.engine.node.rings import Launched, Sent
 from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.slabs import SlabMemory, Slabs
 from fuscoc_runtime.engine.node.triton_memory import (
@@ -85,6 +85,32 @@ class RailKnown(Known):
     def tensors(self) -> list[Tensor]:
         tables = () if self.ragged is None else vars(self.ragged).values()
         return [*super().tensors, *self.work.tensors, *self.inputs.values(), *tables]
+
+
+def answers_to(asked: RailKnown, program: TritonProgram, each: int) -> RailKnown:
+    """The routing of the reply, by ``program``, to a dispatch of which it answers ``each`` so many
+    segments with one: of the same points and weights, with memory of its own."""
+    places, own = asked.work.places // each, asked.num_sources // each
+    taken_on, fanout = program.num_nodes * places, program.shuffle.program.fanout
+    buffers, segments = new_buffers(program, taken_on), new_segments(program, own)
+    launched, come = asked.launched, asked.launched.weights
+    assert launched.sent is not None
+    launched = replace(
+        launched,
+        num_sources=taken_on,
+        codes=launched.codes.view(taken_on, fanout),
+        routing=buffers["routing"],
+        weights=None if come is None else come.view(taken_on, fanout),
+        sent=Sent(own, launched.sent.ranks.view(own, fanout)),
+    )
+    return replace(
+        asked,
+        launched=launched,
+        sources=tuple(count // each for count in asked.sources),
+        segments=segments,
+        first_slots=buffers["first_slots"],
+        work=RailWork(buffers, segments, {}, places, asked.work.own),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +185,8 @@ class RailCalls:
         self.slabs, self._program, self._rails, self._places = slabs, program, rails, places
         self._device, self._programs = program.device, programs
         self._taken_on = taken_on = program.num_nodes * places
-        commands = RailCommands(program, rails, slabs, memory.staged_places)
+        sizes = program.sizes(taken_on, programs)
+        commands = RailCommands(program, rails, slabs, memory.staged_places, sizes)
         self._meet = Launch(kernels["again"], "meets")
         self._departs, self._arrives = (
             Launch(kernels["told"], "one", {"place": place}) for place in ("departure", "arrival")
@@ -184,7 +211,7 @@ class RailCalls:
             **{name: address(column) for name, column in self._scratch.items()},
             **program.rows_there(memory.sections["rows"]),
             **slabs.rows_at,
-            **program.sizes(taken_on, programs),
+            **sizes,
             "programs": min(programs.dispatch, items),
         }
         self._numbers_back = {
