@@ -56,13 +56,13 @@ def compile_all(folder: Path) -> None:
 class Run:
     """One rank."""
 
-    def __init__(self, folder: Path, topology: Topology, is_one_host: bool) -> None:
-        self.device = join(topology, is_one_host)
+    def __init__(self, folder: Path, topology: Topology, is_one_host: bool, timeout: float) -> None:
+        self.device, self.timeout = join(topology, is_one_host), timeout
         self.folder, self.wrong = folder, list[str]()
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
 
     def open(self, name: str, topology: Topology, **options: Any) -> Shuffle:
-        given = {"topology": topology, "device": self.device, "timeout": TIMEOUT}
+        given = {"topology": topology, "device": self.device, "timeout": self.timeout}
         return Shuffle(self.folder / name, **given, num_sms=share(self.device), **options)
 
     def batch(self, tokens: int, seed: int) -> dict[str, Tensor]:
@@ -206,12 +206,13 @@ def main() -> int:
     parser.add_argument("--label", default="")
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--most-sent", type=int, help="bytes that go in slabs")
+    parser.add_argument("--timeout", type=float, default=TIMEOUT)
     given = parser.parse_args()
     if given.topology is None:
         compile_all(given.folder)
         return 0
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-    run = Run(given.folder, given.topology, given.one_host)
+    run = Run(given.folder, given.topology, given.one_host, given.timeout)
     for topology in map(Topology.parse, given.verify):
         for name in OPTIONS:
             calls(run, name, topology, given.most_sent or SMALL_SLABS)
