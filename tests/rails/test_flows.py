@@ -17,6 +17,7 @@ from tests.node_triton.test_given_slots import FANNED
 from tests.rails import exact_given_work, exact_work, flow_work
 from tests.rails.test_exact import NIGHTLY, RANKS, by, path
 from tests.rails.test_exact_given import BY_DAY, mistakes
+from tests.rails.test_exact_pieces import SIZES, SPECS
 from tests.rails.test_given_slots import ONE_EACH
 from tests.rails.test_rails import check_that_the_last_is_named
 
@@ -221,6 +222,33 @@ def test_verdicts_come_before_rows(pool: Pool, topology: str) -> None:
     work = partial(flow_work.without_slabs, work=exact_given_work.limited)
     found = pool.run(work, num_ranks, *given, True)
     assert found == pool.run(exact_given_work.limited, num_ranks, *given, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "topology", "policy"),
+    [
+        ("vit_patches", "2x1", ""),
+        *(
+            pytest.param(name, topology, policy, marks=NIGHTLY)
+            for name in ("kv_pages", "kv_long_pages", "ragged_text", "vit_patches", "redistribute")
+            for topology, policy in (
+                ("2x1", ""), ("2x2", "balance rebalance"), ("3x1", "schedule fast"),
+            )
+            if name != "redistribute" or topology == "2x2"
+        ),
+    ],
+)  # fmt: skip
+def test_rows_of_pieces(pool: Pool, name: str, topology: str, policy: str) -> None:
+    """And those of ragged sources, where slabs would be too large, or by a policy; the latter also
+    of a static shuffle, whose slabs have places for what crosses without one."""
+    num_ranks, text = RANKS[topology], SPECS[name]
+    assert text.count("combine  reverse") == 1
+    spec = path(text.replace("combine  reverse", f"{policy} combine  reverse"))
+    sizes = [(each * 2)[:num_ranks] for each in SIZES[name]]
+    work: Callable[..., Any] = exact_given_work.batches
+    if not policy:
+        work = partial(flow_work.without_slabs, work=work)
+    pool.run(work, num_ranks, spec, topology, sizes, 1)
 
 
 @NIGHTLY
