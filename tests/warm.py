@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fuscoc_runtime.engine.node import flow_carry
+from fuscoc_runtime.engine.node import flow_calls
 from fuscoc_runtime.engine.node.answers import ADOPTED
 from fuscoc_runtime.engine.node.triton_program import INSIDE
 from fuscoc_runtime.kernels.loader import Kernel, launching, load_device_kernel, load_kernel
@@ -48,7 +48,7 @@ DEVICE_KERNELS = {
     ),
     ("answer", "announce"): ("call",),
     ("answer", "adopt"): ("call", "ticket", *ADOPTED[1:]),
-    **{("flows", name): arguments for name, (arguments, _) in flow_carry.KERNELS.items()},
+    **{("flows", name): arguments for name, (arguments, _) in flow_calls.KERNELS.items()},
 }
 """Device functions that are kernels by themselves, and what they take."""
 
@@ -120,7 +120,7 @@ def _compile(work: tuple[Any, str]) -> str:
 def _load(where: Path | str, name: str) -> Kernel:
     if isinstance(where, str):
         arguments = DEVICE_KERNELS[where, name]
-        _, num_warps = flow_carry.KERNELS.get(name, ((), 1)) if where == "flows" else ((), 1)
+        _, num_warps = flow_calls.KERNELS.get(name, ((), 1)) if where == "flows" else ((), 1)
         return load_device_kernel(where, name, arguments, interpreted=False, num_warps=num_warps)
     artifact = load_artifact(where)
     spec = artifact.kernels[name]

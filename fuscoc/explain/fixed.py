@@ -33,8 +33,9 @@ from fuscoc_runtime.engine.node.slabs import (
     STEP,
     num_columns,
     num_places,
+    num_turns,
     places_step,
-    room_for_places,
+    rooms_for_places,
     table_bytes,
 )
 from fuscoc_runtime.engine.node.state import ALIGNMENT, Limits
@@ -232,9 +233,13 @@ def _crosses(shuffle: ShuffleSpec, topology: Topology) -> int | None:
 
 def _staged_places(places: Formula, ranks: int, nodes: int, partial_bytes: int) -> Formula:
     """`slabs.staged_places` as a formula."""
-    room = room_for_places(ranks, nodes, partial_bytes)
-    half = product(STEP, arithmetic("cdiv", places, 2 * STEP))
-    return least(places, arithmetic("max", half, room))
+    room, most = rooms_for_places(ranks, nodes, partial_bytes)
+    wanted, of_a_turn = (
+        product(STEP, arithmetic("cdiv", places, n * STEP)) for n in (2, num_turns(nodes))
+    )
+    if num_turns(nodes) > 2:
+        wanted = arithmetic("max", of_a_turn, least(wanted, most))
+    return least(places, arithmetic("max", wanted, room))
 
 
 def _rounded(num_bytes: Formula) -> Formula:

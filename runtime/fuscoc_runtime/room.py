@@ -13,6 +13,10 @@ CODE_BITS = 31
 """Of a slot code, whose sign says that there is none."""
 
 MOST_SLOT_BITS = 27
+MOST_TURNS = 64
+"""In which sums come back to a rank that sends them on to other nodes."""
+ROW_BITS = 28
+"""Of the number of a row that travels in a flow, beside the rank that has it, of the fewest."""
 ROUTING_WORDS = 16
 """Of Routing in kernels/include/call.cuh, with the source segments of the fewest ranks."""
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fuscoc.artifact import MANIFEST
 from fuscoc.lang.checked import CheckedShuffle
-from fuscoc_runtime.engine.node.flow_rails import have_ways
+from fuscoc_runtime.engine.node.places import have_ways
 from fuscoc_runtime.engine.node.rings import HandleRings
 from fuscoc_runtime.engine.node.state import (
     BAD_KEYS,
@@ -170,6 +170,7 @@ def test_reasons_for_no_fixed_capacity_between_nodes(
         ({"num_programs": 8}, "num_programs"),
         ({"topology": Topology(2, 144)}, "144 ranks"),
         ({"topology": Topology(2, 16), "shuffle": "balanced"}, "hosts' plan"),
+        ({"topology": Topology(1 << 16, 1)}, "bytes to other nodes"),
         ({"shuffle": "repeating"}, "dedup"),
         ({"shuffle": "static"}, "made once"),
         ({"shuffle": "ragged"}, "pieces"),
@@ -215,6 +216,10 @@ def test_what_replies_leave_to_the_general_engine() -> None:
     assert choose_triton(plain, NODE, 8) == choose_exact(plain, NODE, HOPPER, False, None)
     assert choose_triton(compact, NODE, 8) == compact.node
     assert "compact" in str(choose_exact(compact, NODE, HOPPER, False, None))
+    text = QUERIES.replace("ALIGN", "").replace("k), *]", "k), *] balance split")
+    split = artifact(text).shuffle()
+    assert "uncounted" in str(choose_exact(split, Topology(2, 4), HOPPER, False, None))
+    assert choose_exact(split, Topology(2, 1), HOPPER, False, None) == split.node
     topology = Topology(2, 4)
     assert choose_triton(plain, topology, 8) == plain.node
     assert choose_exact(plain, topology, HOPPER, False, None) == plain.node

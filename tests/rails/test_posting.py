@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 from weakref import ref
 
+import numpy as np
 import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
@@ -15,7 +16,7 @@ from torch._C._distributed_c10d import HashStore
 from fuscoc_runtime.comm import communicators, subgroups
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.liveness import Liveness, this_process
-from fuscoc_runtime.comm.rails import Rails
+from fuscoc_runtime.comm.rails import TRANSFER, Rails
 from fuscoc_runtime.comm.requests import Rows, StartRound
 from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, HopTimeoutError, NetworkError
 from fuscoc_runtime.kernels.commands import CommandList, Exchange, as_numbers
@@ -77,6 +78,33 @@ def test_all_rows_but_empty_ones() -> None:
         *((sent[node].data_ptr(), 24, 2 * node + 1, 1) for node in (1, 2, 3)),
         (sent[1].data_ptr(), 24, 5, 1),
     ]
+
+
+def test_an_exchange_is_filled_in_before_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU what C reads, on the CPU what gloo carries; an empty one is of no bytes."""
+    rail, memory = OneRail(Group()), torch.zeros(64, dtype=torch.uint8)
+    on_cpu = rail.blank(memory)
+    monkeypatch.setattr(rail, "_is_gpu", True)
+    on_gpu = rail.blank(memory)
+    posted: list[StartRound] = []
+    monkeypatch.setattr(rail, "_wait_for", posted.append)
+    at = memory.data_ptr()
+    for rows in ([(at + 8, 16, 3, 0), (at, 4, 5, 1), (at + 4, 4, 5, 1)], [], [(at + 60, 4, 7, 1)]):
+        table = np.array(rows, TRANSFER)
+        on_gpu.fill(table)
+        on_cpu.fill(table)
+        made = on_gpu.command.transfers
+        assert made is not None
+        assert made.words == 0
+        told = made.transfers[: made.num_transfers]
+        assert [(each.at, each.num_bytes, each.peer, each.is_sent) for each in told] == rows
+        on_cpu.command.carry_out({})
+        what = posted.pop()
+        for sides, is_sent in ((what.receives, 0), (what.sends, 1)):
+            parts = [(each.peer, each.fields[0]) for each in sides]
+            assert [(part.data_ptr(), part.nbytes, peer, is_sent) for peer, part in parts] == [
+                each for each in rows if each[3] == is_sent
+            ]
 
 
 def test_rows_with_gaps_are_refused() -> None:

@@ -15,11 +15,13 @@ from collections.abc import Sequence
 from copy import copy
 from datetime import timedelta
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import ReferenceType
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fuscoc_runtime.comm.communicators import Listener, abort, communicator_of, listen
@@ -42,6 +44,7 @@ from fuscoc_runtime.kernels.commands import (
 from fuscoc_runtime.kernels.nccl import NcclError
 from fuscoc_runtime.kernels.stream_words import StreamWords
 
+TRANSFER = np.dtype(Transfer)
 NETWORK = "network"
 """The hop between nodes, in errors."""
 
@@ -70,6 +73,37 @@ class Beside:
         other = copy(self)
         other.addresses = stream, 0, after
         return other
+
+
+class Blank:
+    """An exchange of lists whose sends and receives differ from call to call.
+
+    Attributes:
+        command: it, in lists.
+    """
+
+    def __init__(
+        self, rails: Rails, transfers: Transfers | None, memory: Tensor, beside: Beside | None
+    ) -> None:
+        self._rails, self._transfers, self._memory = rails, transfers, memory
+        self._filled: NDArray[Any] = np.empty(0, TRANSFER)
+        self.command = Exchange(transfers, self._carry_out, beside)
+
+    def fill(self, transfers: NDArray[Any]) -> None:
+        """``transfers``, of `TRANSFER`, are those of the calls that follow: of its memory, by
+        address."""
+        self._filled = transfers
+        if self._transfers is not None:
+            at = ctypes.cast(transfers.ctypes.data, ctypes.POINTER(Transfer))
+            self._transfers.transfers, self._transfers.num_transfers = at, len(transfers)
+
+    def _carry_out(self) -> None:
+        sides: tuple[list[Rows], list[Rows]] = ([], [])  # received, and sent
+        begin = self._memory.data_ptr()
+        for at, num_bytes, peer, is_sent in self._filled.tolist():
+            part = self._memory[at - begin : at - begin + num_bytes]
+            sides[is_sent].append(Rows(peer, (part,)))
+        self._rails._wait_for(StartRound(0, 0, tuple(sides[1]), tuple(sides[0])))
 
 
 def unfit(rank: int) -> InputError:
@@ -130,6 +164,29 @@ class Rails:
             self.exchange(self.between(there[0], there[1]), lane)
         members.meet("connection")
 
+    def connect_nodes(self) -> None:
+        """Be ready to exchange rows with every rank of the other nodes, on all lanes: NCCL connects
+        two ranks in what they exchange first, and then kernels may be waiting for them; collective
+        over all ranks.
+
+        Raises:
+            HopTimeoutError, NetworkError: a rank has not come in time.
+        """
+        members, topology = self._members, self._members.topology
+        own, device = topology.node(members.rank), members.device
+        there = torch.zeros(2, topology.num_ranks, 1, dtype=torch.uint8, device=device)
+        sends, receives = (
+            tuple(
+                Rows(peer, (rows[peer],))
+                for peer in range(topology.num_ranks)
+                if topology.node(peer) != own
+            )
+            for rows in there
+        )
+        for lane in range(len(self._lanes)):
+            self.exchange(StartRound(0, 0, sends, receives), lane)
+        members.meet("connection")
+
     def divide_among(self, num_lanes: int) -> None:
         """Divide large exchanges of lists that are made later among so many communicators;
         collective as `open_lanes`."""
@@ -162,6 +219,12 @@ class Rails:
         the list; ``lane``: which communicator carries it."""
         transfers = self._transfers(what, is_told, beside, lane) if self._is_gpu else None
         return Exchange(transfers, partial(self._wait_for, what), (what, beside))
+
+    def blank(self, memory: Tensor, beside: Beside | None = None, lane: int = 0) -> Blank:
+        """One of ``memory``, uint8 [bytes], that is filled in before each call."""
+        none = StartRound(0, 0, (), ())
+        transfers = self._transfers(none, True, beside, lane) if self._is_gpu else None
+        return Blank(self, transfers, memory, beside)
 
     def exchange(self, what: StartRound, lane: int = 0) -> None:
         """Post it; the current stream goes on when it has ended. As `submit`."""

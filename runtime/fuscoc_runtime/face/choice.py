@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fuscoc_runtime.engine.node.crossing import crossing
-from fuscoc_runtime.engine.node.flow_rails import have_ways
+from fuscoc_runtime.engine.node.places import MOST_FLOWING, have_ways, may_flow
 from fuscoc_runtime.engine.node.slabs import MOST_SENT, bytes_sent, num_places
 from fuscoc_runtime.engine.sizes import fixed_sources
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
@@ -104,20 +104,20 @@ def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
         if shuffle.node is not None and shuffle.node.pieces is not None:
             return "inside a node its pieces are planned in memory of a fixed size"
         return choose_triton(shuffle, topology)
-    if have_ways(shuffle.program.exchange, topology):
-        target = shuffle.program.target
-        if topology.ranks_per_node > LEAST:
+    most, crosses = MOST_FLOWING, None
+    if not may_flow(shuffle, topology):
+        most = MOST_SENT
+        if have_ways(shuffle.program.exchange, topology):
+            if shuffle.reply is not None:
+                return "between nodes its policy is of rows that a reply answers, uncounted"
             return f"between nodes of more than {LEAST} ranks its policy wants the hosts' plan"
-        if target.kind == "dense" or target.capacity is not None or shuffle.reply is not None:
-            return "between nodes its policy wants a plan before they know whether rows move"
-    node = shuffle.node.between or shuffle.node
-    room, crosses = (1, MOST_SENT), None
+    node, num_sources = shuffle.node.between or shuffle.node, 1
     if shuffle.program.is_static:
-        room = fixed_sources(shuffle, topology.num_ranks) or 1, MAX_SLAB_BYTES
+        num_sources, most = fixed_sources(shuffle, topology.num_ranks) or 1, MAX_SLAB_BYTES
         crosses = crossing(shuffle, topology)
     return (
         _between_nodes(shuffle, topology)
-        or _beyond_slabs(shuffle, node, topology, *room, crosses)
+        or _beyond_slabs(shuffle, node, topology, num_sources, most, crosses)
         or node
     )
 

@@ -22,8 +22,9 @@ from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
 from fuscoc_runtime.engine.node.exact import ExactNode
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
-from fuscoc_runtime.engine.node.flow_rails import FlowRails, have_ways
+from fuscoc_runtime.engine.node.flow_rails import FlowRails
 from fuscoc_runtime.engine.node.pieces import PiecesNode
+from fuscoc_runtime.engine.node.places import may_flow
 from fuscoc_runtime.engine.node.ragged import Extents, ragged_evaluator
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.state import Limits, NodeKernels
@@ -45,7 +46,6 @@ from fuscoc_runtime.kernels.cuda import kernels_capability
 from fuscoc_runtime.kernels.nccl import NcclError
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
-from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.links import NIC_BANDWIDTH, cost_model
 from fuscoc_runtime.topology import Topology
@@ -191,14 +191,13 @@ def _exact_engine(
     general = partial(_general_engine, artifact, shuffle, beside, options)
     sms = sms_to_use(members.device, options.num_sms)
     has_rails = members.topology.num_nodes > 1
-    has_ways = has_rails and have_ways(shuffle.program.exchange, members.topology)
     if has_rails and members.device.type == "cuda":
-        _prepare_lists(members, plans=has_ways)
+        _prepare_lists(members)
     with current_device(members.device):
         node: ExactNode
         measures = _measures(members, options)
         make = partial(ExactRails, measures=measures) if has_rails else ExactNode
-        if has_ways:
+        if has_rails and may_flow(shuffle, members.topology):
             model = _cost_model(shuffle, options)
             node = FlowRails(artifact, shuffle, kernels, members, sms, model, measures)
         else:
@@ -215,13 +214,10 @@ def _exact_engine(
     return asking
 
 
-def _prepare_lists(members: Membership, plans: bool = False) -> None:
-    """Load what hands calls of the Triton kernels to a GPU, and what ``plans`` the ways of rows,
-    before ranks wait for each other."""
+def _prepare_lists(members: Membership) -> None:
+    """Load what hands calls of the Triton kernels to a GPU, before ranks wait for each other."""
     try:
         prepare(exchanges=members.topology.num_nodes > 1)
-        if plans:
-            native.load()
     except (BuildError, NcclError) as error:
         raise PreparationError(members.rank, str(error)) from error
 

@@ -333,7 +333,7 @@ class ExactNode:
         begun = program.bits_of_cells(source)
         if begun is not None:
             values["begun"] = address(begun)
-        carry_out([*program.evaluating(), *program.planning()], values)
+        carry_out([*program.evaluating(), *program.planning(values)], values)
         if program.is_dense:
             agreed = {"call": table.data_ptr(), "joins": 1, "num_slots": launched.num_slots}
             self._agree.launch(agreed, 1)

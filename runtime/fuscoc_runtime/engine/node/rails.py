@@ -260,12 +260,13 @@ class RailNode(TritonNode):
 
     def _commands_forth(self) -> list[Command]:
         """A dispatch."""
-        program, memory = self._program, self._slabs.memory
-        staged = self._memory.staged_places
-        self._commands = RailCommands(program, self.rails, self._slabs, staged)
+        program, slabs, staged = self._program, self._slabs, self._memory.staged_places
+        sizes = program.sizes(self._taken_on.max_sources, self._programs)
+        self._commands = RailCommands(program, self.rails, slabs, staged, sizes)
         commands = self._commands.forth()
         if self.may_drop:
             acknowledge = program.load("hop", "acknowledge", ("call",))
+            memory = slabs.memory
             receipts = self.rails.between(memory.receipts_out, memory.receipts)
             commands.append(self.rails.command(receipts, is_told=True))
             commands.append(Launch(acknowledge, "one"))

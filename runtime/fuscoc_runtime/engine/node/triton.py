@@ -88,14 +88,14 @@ class TritonNode:
         self._tables = [
             torch.zeros(num_words, dtype=torch.int64, device=self._device) for _ in entries
         ]
-        self._forth = CommandList(self._device, self._commands_forth())
-        back = self._commands_back() if self._program.combines else ()
-        self._back = CommandList(self._device, back)
         self.configure(self._program.model(num_sms, self._combine_an_sm))
 
     def configure(self, programs: Programs) -> None:
         """Use ``programs`` from the next call on; every rank must set the same groups."""
         self._programs = programs
+        self._forth = CommandList(self._device, self._commands_forth())
+        back = self._commands_back() if self._program.combines else ()
+        self._back = CommandList(self._device, back)
         lasting = {"state": address(self.state), "page": address(self.page)}
         for index, table in enumerate(self._tables):
             words = self._memory.table(index, programs, **lasting, **self._words(index))
@@ -291,7 +291,8 @@ class TritonNode:
     def _commands_forth(self) -> list[Command]:
         """A dispatch."""
         program = self._program
-        commands: list[Command] = [*program.evaluating(), *program.planning(), program.moving()]
+        planning = program.planning(program.sizes(self.limits.max_sources, self._programs))
+        commands: list[Command] = [*program.evaluating(), *planning, program.moving()]
         return commands if self._reply is None else self._reply.around(commands)
 
     def _commands_back(self) -> list[Command]:

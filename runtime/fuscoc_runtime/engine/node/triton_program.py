@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -256,8 +256,10 @@ class TritonProgram:
         programs = -(-num_points // program.relation.block)
         return {"num_points": num_points, "relation_programs": programs}
 
-    def planning(self) -> list[Launch]:
-        """The planner, with the numbers that `sizes` has."""
+    def planning(self, sizes: Mapping[str, int]) -> list[Launch]:
+        """The planner, with the numbers that `sizes` has. Between nodes a kernel comes early unless
+        it has more programs than this rank's share of the GPU: that before it waits for peers, and
+        where ranks share a GPU what it waits for could find no room beside such a one."""
         programs = {"count": "tiles", "exchange": "exchanging", "assign": "tiles"}
         if self.num_nodes > 1:  # who has sent segments has counted them
             del programs["count"]
@@ -268,10 +270,13 @@ class TritonProgram:
         elif "sort" in self.spec.kernels:
             programs = {"exchange_landed": "exchanging", "assign_landed": "tiles"}
         told = {"programs": "sorting", **self.named}  # those whose counts are exchanged
-        if (follows := self.num_nodes > 1) and self.table is None:
+        between = self.num_nodes > 1
+        if between and self.table is None:
             told["key_to_rank"] = "node_owners"
+        most = sizes["programs"] if between else 0
         return [
-            Launch(self.kernels[role], number, told, follows) for role, number in programs.items()
+            Launch(self.kernels[role], number, told, follows=sizes[number] <= most)
+            for role, number in programs.items()
         ]
 
     def moving(self) -> Launch:
