@@ -53,7 +53,7 @@ def uneven(
 
 EVERYWHERE = """
 shuffle everywhere {{
-  const total = {total}, reach = {reach}, part = cdiv(total, ranks)
+  const total = {total}, part = cdiv(total, ranks)
   index i : max(min(part, total - rank * part), 0)
   index k : 2
   index p : ranks
@@ -68,7 +68,7 @@ EVERY_RANK = {
     "gathered": (f"({AT}) * 2 + k", "p", "total * 2", "partial"),
     "turned": (f"({AT}) * 2 + k", "(rank + p) % ranks", "total * 2", "partial"),
     "halved": (f"(({AT}) * 2 + k) * 2 + p % 2", "p / 2", "total * 4", "partial"),
-    "halo": (f"(reach + {AT} - p * part) * 2 + k", "p", "(part + 2 * reach) * 2", "clip"),
+    "halo": (f"({{reach}} + {AT} - p * part) * 2 + k", "p", "(part + 2 * {reach}) * 2", "clip"),
 }
 """Two copies of every row on every rank; from the next rank on; four of them on the first half of
 the ranks; and on those that have a place for it."""
@@ -76,14 +76,7 @@ the ranks; and on those that have a place for it."""
 
 def everywhere(kind: str, total: int, reach: int, dtype: str, width: int) -> str:
     """``total`` rows to every rank or to those whose part is within ``reach``, and their sums."""
-    slot, rank, length, which = EVERY_RANK[kind]
+    slot, rank, length, which = (each.format(reach=reach) for each in EVERY_RANK[kind])
     return EVERYWHERE.format(
-        total=total,
-        reach=reach,
-        dtype=dtype,
-        width=width,
-        length=length,
-        slot=slot,
-        rank=rank,
-        which=which,
+        total=total, dtype=dtype, width=width, length=length, slot=slot, rank=rank, which=which
     )
