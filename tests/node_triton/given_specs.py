@@ -70,7 +70,9 @@ EXAMPLES = {
         FIXED,
     ),
     "halo": Small(
-        example("halo", ("rows = 4096, reach = 2, width = 1024", "rows = 11, reach = 1, width = 5")),
+        example(
+            "halo", ("rows = 4096, reach = 2, width = 1024", "rows = 11, reach = 1, width = 5")
+        ),
         {"max_sources": 12},
         FIXED,
     ),

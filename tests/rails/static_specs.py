@@ -1,5 +1,5 @@
-"""Static shuffles whose ranks have different numbers of rows, some of them none, to some ranks or to
-all."""
+"""Static shuffles whose ranks have different numbers of rows, some of them none, to some ranks or
+to all."""
 
 from __future__ import annotations
 

@@ -125,8 +125,8 @@ def load_kernel(
     """Load a kernel from its module, whose text is ``code``; the file ``path`` is not read. It has
     ``room`` for so many ranks of a node, and is for ``num_ranks`` of all nodes.
 
-    Every text is executed once for each mode and these numbers: compiling into the same directory again
-    makes new modules, and kernels of the old ones stay what they were.
+    Every text is executed once for each mode and these numbers: compiling into the same directory
+    again makes new modules, and kernels of the old ones stay what they were.
 
     Raises:
         KernelError: Triton is missing, or the text has no such function, or one that takes

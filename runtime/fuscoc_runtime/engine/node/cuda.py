@@ -52,7 +52,8 @@ def new_node(
 
 
 def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant) -> NodeProgram:
-    """What a `CudaNode` executes of a shuffle among its ranks. Machine code made with other device headers is left out."""
+    """What a `CudaNode` executes of a shuffle among its ranks. Machine code made with other device
+    headers is left out."""
     program, headers = shuffle.program, headers_digest()
     assert shuffle.cuda is not None
     return NodeProgram(
