@@ -220,7 +220,7 @@ class _Printer:
     def place(self) -> list[str]:
         """The planner's kernels where the relation gives slots."""
         begun = self.begun()
-        sizes = {"fanout": self.fanout, "tile": self.tile_points}
+        sizes: dict[str, object] = {"fanout": self.fanout, "tile": self.tile_points}
         sizes |= {"apart": True} if begun else {"apart": False, "begun": 0}
         return [
             self.kernel("exchange", "place.exchange", {"num_slots": "num_slots"}, {}),

@@ -61,9 +61,9 @@ def choose_triton(
 ) -> NodeSpec | str:
     """The Triton kernels for memory of a fixed size, or the reason for not using any. Between nodes
     they need ``max_sources``."""
+    shuffle = shuffle.among(topology.num_ranks)
     if shuffle.node is None:
         return shuffle.node_note or "its artifact has no Triton kernels for one node"
-    shuffle = shuffle.among(topology.num_ranks)
     if (problem := _beyond_a_program(shuffle)) is not None:
         return problem
     if topology.num_nodes > 1:
