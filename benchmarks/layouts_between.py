@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from benchmarks.embedding import captured, join, medians_ms
 from benchmarks.layout_case import Case
-from benchmarks.layout_parts import texts
+from benchmarks.layout_parts import gathered, haloed, texts
 from benchmarks.layouts import EXAMPLES, dealt, flat, given, gpu_times, pages, pictures, transposed
 from benchmarks.nvlink_timing import HEAD_START_CYCLES, Barrier
 from fuscoc_runtime import Shuffle
@@ -39,6 +39,7 @@ ULYSSES = {"tokens": 1024, "heads": 32, "width": 128, "block": 64}
 FFT = {"nx": 256, "ny": 64, "nz": 256}
 REDISTRIBUTE = {"rows": 16384, "columns": 512}
 BUCKETS = {"width": 1024, "buckets": 64}
+GATHERED, HALOED = {"total": 16384, "width": 1024}, {"rows": 16384, "reach": 2, "width": 1024}
 PICTURES, PAGES, MOVES, TEXTS = 8, 24, 16, 64
 SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "ulysses": ("ulysses", ULYSSES),
@@ -47,6 +48,8 @@ SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "kv": ("kv_pages", {}),
     "fft": ("fft_transpose", FFT),
     "ragged_text": ("ragged_text", BUCKETS),
+    "all_gather": ("all_gather", GATHERED),
+    "halo": ("halo", HALOED),
 }
 
 
@@ -62,6 +65,10 @@ def of_case(name: str, rank: int, ranks: int, device: torch.device) -> Case:
     torch.manual_seed(17 + rank)
     if name == "ragged_text":
         return texts(BUCKETS, rank, ranks, device, TEXTS)
+    if name == "all_gather":
+        return gathered(GATHERED, rank, ranks, device)
+    if name == "halo":
+        return haloed(HALOED, rank, ranks, device)
     if name == "vit":
         return pictures(rank, ranks, device, PICTURES)
     if name == "kv":
@@ -100,7 +107,8 @@ class Way:
                 for window in self.shuffle.engine.node.rows:
                     window.view(torch.uint8).fill_(0xA5)
             self.there()
-            if not torch.equal(flat(self.rows)[: len(wanted)], wanted):
+            begin = self._case.begin
+            if not torch.equal(flat(self.rows)[begin : begin + len(wanted)], wanted):
                 wrong.append("rows differ")
             self._work = self.rows.clone()
             self.back()

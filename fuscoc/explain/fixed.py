@@ -67,6 +67,7 @@ def window(
     shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, segments: Formula
 ) -> tuple[Part, ...]:
     """What other ranks of the node store into, largest parts first."""
+    shuffle = shuffle.among(topology.num_ranks)
     segments = _whole_rows(shuffle, segments)
     slots = _slots(shuffle, topology, segments)
     parts = [*_window(shuffle, node, topology, segments, slots)]
@@ -82,6 +83,7 @@ def slabs(
     """What travels between nodes, at both ends of both directions; nothing inside one."""
     if topology.num_nodes == 1:
         return ()
+    shuffle = shuffle.among(topology.num_ranks)
     segments = _whole_rows(shuffle, segments)
     parts = [*_slabs(shuffle, node, topology, segments)]
     if (reply := shuffle.reply) is not None and reply.node is not None:
@@ -125,9 +127,8 @@ def results(shuffle: ShuffleSpec, topology: Topology, segments: Formula) -> Part
     lends = cuda is not None and cuda.pieces is not None and not cuda.pieces.entry_points
     if not lends or program.combine is None or topology.ranks_per_node == 1:
         return None
-    row_bytes = segment_bytes(program.buffers["target"][:1]) * program.fanout
-    if program.every_rank:
-        row_bytes *= topology.ranks_per_node
+    num_points = program.num_points_each(topology.num_ranks)
+    row_bytes = segment_bytes(program.buffers["target"][:1]) * num_points
     use = "what comes back, of two calls, at the source"
     return Part("results", use, product(segments, row_bytes), NUM_RESULTS)
 

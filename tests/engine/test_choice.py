@@ -55,6 +55,7 @@ from fuscoc_runtime.topology import Topology
 from tests.artifact.test_manifest import compiled
 from tests.engine.specs import GRID, artifact
 from tests.engine.test_replies import QUERIES
+from tests.node_triton.given_specs import EXAMPLES
 from tests.specs import POLICY, moe, moe_fp8, redistribute, repeating, vit_patches
 
 HOPPER, AMPERE, ADA = (
@@ -237,6 +238,21 @@ def test_what_one_node_may_refuse_for_all_has_kernels(topology: Topology) -> Non
     for shuffle in (artifact(GRID).shuffle(), spec("bounded")):
         assert choose_triton(shuffle, topology, 8) == shuffle.node
         assert choose_exact(shuffle, topology, HOPPER, False, None) == shuffle.node
+
+
+def test_a_program_holds_the_points_of_all_ranks() -> None:
+    """The number of these decides, and with it how many segments a tile has."""
+    shuffle = artifact(EXAMPLES["all_gather"].text).shuffle()
+    assert shuffle.node is not None
+    for topology, segments in ((Topology(2, 3), 16), (Topology(8, 128), 1)):
+        opened = shuffle.among(topology.num_ranks)
+        assert opened.program.fanout == topology.num_ranks
+        assert opened.node == replace(shuffle.node, tile_sources=segments)
+        assert choose_triton(shuffle, topology, 8) == opened.node
+        assert choose_exact(shuffle, topology, HOPPER, False, None) == opened.node
+    reason = "a segment has 1032 destinations, more than 1024"
+    assert choose_triton(shuffle, Topology(129, 8), 8) == reason
+    assert choose_exact(shuffle, Topology(129, 8), HOPPER, False, None) == reason
 
 
 @pytest.mark.parametrize("name", ["static", "ragged"])

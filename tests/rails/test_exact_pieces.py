@@ -63,7 +63,8 @@ def test_examples(pool: Pool, topology: str, name: str) -> None:
 def test_by_which_kernels() -> None:
     """Rows between nodes, where inside a node they are boxes or the host's plan."""
     for name, text in SPECS.items():
-        shuffle, topology = specs.artifact(text).shuffle(None), Topology(2, 2)
+        topology = Topology(2, 2)
+        shuffle = specs.artifact(text).shuffle(None).among(topology.num_ranks)
         assert shuffle.node is not None
         kernels = shuffle.node.between or shuffle.node
         assert choose_exact(shuffle, topology, GPU, False, None) == kernels, name
@@ -103,7 +104,7 @@ def test_where_the_host_waits(pool: Pool, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "topology"),
     [
-        ("fft_transpose", "2x1"), ("ragged_text", "2x1"),
+        ("fft_transpose", "2x1"), ("ragged_text", "2x1"), ("halo", "2x1"),
         *(pytest.param("ragged_text", topology, marks=NIGHTLY) for topology in ("1x2", "2x2")),
         *(pytest.param("vit_patches", topology, marks=NIGHTLY) for topology in ("2x1", "2x2")),
         pytest.param("kv_long_pages", "2x1", marks=NIGHTLY),
@@ -120,7 +121,7 @@ def test_handles_last(pool: Pool, name: str, topology: str) -> None:
 @pytest.mark.parametrize(
     ("name", "topology"),
     [
-        ("fft_transpose", "2x1"), ("ragged_text", "2x1"),
+        ("fft_transpose", "2x1"), ("ragged_text", "2x1"), ("halo", "2x1"),
         pytest.param("fft_transpose", "2x2", marks=NIGHTLY),
         pytest.param("ragged_text", "2x2", marks=NIGHTLY),
         pytest.param("ragged_text", "1x2", marks=NIGHTLY),

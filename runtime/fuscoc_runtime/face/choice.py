@@ -11,7 +11,7 @@ from fuscoc_runtime.engine.node.places import MOST_FLOWING, have_ways, may_flow
 from fuscoc_runtime.engine.node.slabs import MOST_SENT, bytes_sent, num_places
 from fuscoc_runtime.engine.sizes import fixed_sources
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
-from fuscoc_runtime.room import LEAST, MOST, num_slot_bits, room_for
+from fuscoc_runtime.room import LEAST, MOST, MOST_DESTINATIONS, num_slot_bits, room_for
 from fuscoc_runtime.topology import Topology
 
 MAX_SLAB_BYTES = 64 << 20
@@ -61,8 +61,11 @@ def choose_triton(
 ) -> NodeSpec | str:
     """The Triton kernels for memory of a fixed size, or the reason for not using any. Between nodes
     they need ``max_sources``."""
+    shuffle = shuffle.among(topology.num_ranks)
     if shuffle.node is None:
         return shuffle.node_note or "its artifact has no Triton kernels for one node"
+    if (problem := _beyond_a_program(shuffle)) is not None:
+        return problem
     if topology.num_nodes > 1:
         if max_sources is None:
             return f"there are {topology.num_nodes} nodes, and nobody says how large calls are"
@@ -98,6 +101,9 @@ def choose_exact(
 
 def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
     """Those of ``choose_exact``, wherever they run."""
+    shuffle = shuffle.among(topology.num_ranks)
+    if (problem := _beyond_a_program(shuffle)) is not None:
+        return problem
     if shuffle.reply is not None and shuffle.program.is_compact:
         return "its target is compact, and a reply has other rows, which nobody has counted"
     if topology.num_nodes == 1 or shuffle.node is None:
@@ -120,6 +126,14 @@ def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
         or _beyond_slabs(shuffle, node, topology, num_sources, most, crosses)
         or node
     )
+
+
+def _beyond_a_program(shuffle: ShuffleSpec) -> str | None:
+    """Why one program cannot hold the points of a segment that goes to every rank."""
+    most = max(shuffle.program.fanout, shuffle.back.program.fanout)
+    if most > MOST_DESTINATIONS:
+        return f"a segment has {most} destinations, more than {MOST_DESTINATIONS}"
+    return None
 
 
 def _beyond_a_node(topology: Topology, kernels: str, most: int) -> str | None:

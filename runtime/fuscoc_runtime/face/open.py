@@ -86,6 +86,7 @@ def open_engine(
     cuda_gpu = gpu and replace(gpu, capability=kernels_capability(gpu.capability))
     members = _members(artifact, shuffle, group, topology, device, options, cuda_gpu)
     check_bounds_of_all(shuffle, members.topology.num_ranks)
+    shuffle = shuffle.among(members.topology.num_ranks)
     kernels: CudaVariant | NodeSpec | str
     kernels = choose_cuda(shuffle, members.topology, cuda_gpu, options.max_sources)
     if isinstance(kernels, str):

@@ -47,15 +47,13 @@ def new_node(
     schedule: Schedule | None = None,
 ) -> CudaNode:
     """The kernels of a program among the ranks of ``group``; collective."""
-    if program.every_rank and group is not None:
-        num_ranks = dist.get_world_size(group)
-        program = replace(program, fanout=program.fanout * num_ranks, every_rank=False)
     kind = CudaNode if program.pieces is None else PiecesNode
     return kind(program, limits, group, device, schedule)
 
 
 def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant) -> NodeProgram:
-    """What a `CudaNode` executes. Machine code made with other device headers is left out."""
+    """What a `CudaNode` executes of a shuffle among its ranks. Machine code made with other device
+    headers is left out."""
     program, headers = shuffle.program, headers_digest()
     assert shuffle.cuda is not None
     return NodeProgram(
@@ -81,7 +79,6 @@ def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant)
         pieces=shuffle.cuda.pieces,
         apart_elems=program.runs[0].cell_elems if program.relation.apart else 0,
         ragged=program.relation.extents_kernel is not None,
-        every_rank=program.every_rank,
         looks_up=bool(program.inputs),
         by_table=program.target.kind == "packed" and program.target.placement.table is not None,
         cubins={

@@ -323,4 +323,7 @@ class TritonProgram:
     def _load(self, artifact: Artifact, name: str) -> Kernel:
         spec = artifact.kernels[name]
         path, code = artifact.kernel_file(spec), artifact.code[spec.file]
-        return load_kernel(path, spec, code, interpreted=self.interpreted, room=self.room)
+        num_ranks = self.members.topology.num_ranks
+        return load_kernel(
+            path, spec, code, interpreted=self.interpreted, room=self.room, num_ranks=num_ranks
+        )
