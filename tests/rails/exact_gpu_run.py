@@ -10,6 +10,7 @@ take, beside the general engine, whose rows have to be the same. Hosts and GPUs 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
 import sys
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -25,6 +27,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
+from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
@@ -133,10 +136,19 @@ class Run:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
 
     def open(self, name: str, **options: Any) -> Shuffle:
-        given = {"topology": self.topology, "device": self.device, "timeout": TIMEOUT}
-        shuffle = Shuffle(self.folder / name, **given, num_sms=share(self.device), **options)
+        shuffle = self._open(name, **options)
         if not options and not isinstance(shuffle.engine.node, ExactRails):
             self.wrong.append(f"{name}: does not go along rails")
+        return shuffle
+
+    def _open(self, name: str, **options: Any) -> Shuffle:
+        given = {"topology": self.topology, "device": self.device, "timeout": TIMEOUT}
+        return Shuffle(self.folder / name, **given, num_sms=share(self.device), **options)
+
+    def open_general(self, name: str) -> Shuffle:
+        with mock.patch.dict(os.environ, FUSCOC_ENGINE="general"):
+            shuffle = self._open(name)
+        assert isinstance(shuffle.engine, ProcessEngine)
         return shuffle
 
     def expect(self, what: str, found: Tensor, wanted: Tensor) -> None:
@@ -257,11 +269,7 @@ def replies(run: Run) -> None:
 
 def timed(run: Run, kind: Any) -> None:
     """Both engines on the same data in turn: milliseconds, medians of the slowest rank."""
-    sms = torch.cuda.get_device_properties(run.device).multi_processor_count
-    engines = {
-        "along rails": run.open(kind.name),
-        "general engine": run.open(kind.name, num_programs=2 * sms),
-    }
+    engines = {"along rails": run.open(kind.name), "general engine": run.open_general(kind.name)}
     for tokens in TIMED:
         case, found, ready = kind(run, tokens), [], {}
         for name, shuffle in engines.items():

@@ -36,8 +36,6 @@ ROUTED = specs.routed("f32", keys=4, topk=2)
         ({"num_handles": 0}, "`num_handles` is 0; it must be"),
         ({"num_handles": None}, "`num_handles` is None; it must be"),
         ({"num_sms": -1}, "`num_sms` is -1; it must be a whole number of 1 or more, or 'overlap'"),
-        ({"max_sources": 5, "trace": True}, "`trace` is given with max_sources"),
-        ({"num_programs": 0}, "`num_programs` is 0; it must be"),
         ({"slice_bytes": 0}, "`slice_bytes` is 0; it must be"),
         ({"timeout": -1}, "`timeout` is -1; it must be a positive number"),
         ({"timeout": float("nan")}, "`timeout` is nan; it must be a positive number"),

@@ -161,7 +161,7 @@ class Rails:
         ``is_told`` kernels before and behind it write the words. ``beside``: how it travels beside
         the list; ``lane``: which communicator carries it."""
         transfers = self._transfers(what, is_told, beside, lane) if self._is_gpu else None
-        return Exchange(transfers, partial(self._wait_for, what), (what, beside))
+        return Exchange(transfers, partial(self._wait_for, what), (what, beside), lane)
 
     def exchange(self, what: StartRound, lane: int = 0) -> None:
         """Post it; the current stream goes on when it has ended. As `submit`."""

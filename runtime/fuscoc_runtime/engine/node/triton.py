@@ -88,9 +88,8 @@ class TritonNode:
         self._tables = [
             torch.zeros(num_words, dtype=torch.int64, device=self._device) for _ in entries
         ]
-        self._forth = CommandList(self._device, self._commands_forth())
-        back = self._commands_back() if self._program.combines else ()
-        self._back = CommandList(self._device, back)
+        self._forth = self._program.listed(self._commands_forth())
+        self._back = self._program.listed(self._commands_back() if self._program.combines else ())
         self.configure(self._program.model(num_sms, self._combine_an_sm))
 
     def configure(self, programs: Programs) -> None:
@@ -106,7 +105,7 @@ class TritonNode:
     def answered_by(self, reply: AnsweringNode) -> None:
         """Let dispatches leave what the kernels of a reply need."""
         self._reply = reply
-        self._forth = CommandList(self._device, self._commands_forth())
+        self._forth = self._program.listed(self._commands_forth())
         self.forget()
 
     def forget(self) -> None:
