@@ -11,6 +11,7 @@ import torch
 
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.face.lockstep import LockstepShuffle
+from fuscoc_runtime.kernels import trace
 from fuscoc_runtime.kernels.commands import Launch, NativeList
 from fuscoc_runtime.kernels.marks import Marks
 from fuscoc_runtime.kernels.trace import CAPTURED, Span, Tracer, write_trace
@@ -90,9 +91,9 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Tracer, Clock]:
     for name in ("range_push", "range_pop"):
         monkeypatch.setattr(torch.cuda.nvtx, name, lambda *_: None)
     monkeypatch.setattr(Tracer, "is_captured", lambda self: False)
-    tracer, clock = Tracer(0, torch.device("cuda", 0), enabled=True), Clock()
-    tracer._known_marks = clock
-    return tracer, clock
+    clock = Clock()
+    monkeypatch.setattr(trace, "marks_of", lambda device: clock)
+    return Tracer(0, torch.device("cuda", 0), enabled=True), clock
 
 
 def durations(spans: list[Span]) -> list[tuple[str, str, float]]:

@@ -101,7 +101,7 @@ def untraced(group: Any, artifact: str, kind: str, topology: str) -> list[str]:
 def general(group: Any, artifact: str, topology: str) -> list[str]:
     """A call that the kernels refuse is the general engine's, and so are its spans."""
     shuffle = exact_work.open_shuffle(group, artifact, topology, trace=True)
-    with mock.patch.object(type(shuffle.engine.node), "new_work", lambda *_: None):
+    with mock.patch.object(type(shuffle.engine.node), "new_work", return_value=None):
         given = exact_node_work.data_of(shuffle.rank, 5)
         rows, handle = shuffle.dispatch(**given)
         shuffle.combine(rows, handle)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from fuscoc_runtime.files import whole_file
-from fuscoc_runtime.kernels.marks import Marks
+from fuscoc_runtime.kernels.marks import Marks, marks_of
 
 NOTHING = nullcontext()
 HOST = "host"
@@ -66,15 +66,12 @@ class Tracer:
         self._closed: list[_Closed] = []
         self._number = 0
         self._streams: dict[int, str] = {}
-        self._known_marks: Marks | None = None
         self._is_noted = False  # that what has been captured is left out
 
     @property
     def marks(self) -> Marks:
         """Of the GPU's streams."""
-        if self._known_marks is None:
-            self._known_marks = Marks(self._device)
-        return self._known_marks
+        return marks_of(self._device)
 
     @property
     def spans(self) -> list[Span]:
