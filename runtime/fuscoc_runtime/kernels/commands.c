@@ -192,14 +192,17 @@ static int travel(const calls_t *calls, exchange_t *exchange, void *stream, int 
     return posted ? NETWORK : WORD;
 }
 
+/* Without events nothing is to ask for any. */
+#define INLINED inline __attribute__((always_inline))
+
 /* Record an event around the work of a command, if somebody asks when that was. */
-static int mark(const calls_t *calls, void *const *event, void *stream)
+static inline int mark(const calls_t *calls, void *const *event, void *stream)
 {
     return event ? calls->record(*event, stream) : 0;
 }
 
 /* `begun` and `ended`: where the events around its work are, or NULL. */
-static int carry_out(const calls_t *calls, const command_t *command, void *stream,
+static INLINED int carry_out(const calls_t *calls, const command_t *command, void *stream,
                      void *const *begun, void *const *ended, int *status)
 {
     exchange_t *exchange = command->exchange;
@@ -248,7 +251,7 @@ static int end(const calls_t *calls, const turn_t *turn, void *stream)
 }
 
 /* `marks`: NULL, or two events for every command. */
-static inline int submit(submission_t *whole, void *const *marks)
+static INLINED int submit(submission_t *whole, void *const *marks)
 {
     const calls_t *calls = whole->calls;
     memcpy(whole->numbers, whole->given, (size_t)whole->num_numbers * sizeof *whole->given);
