@@ -21,6 +21,7 @@ pool = pool_of(4)
     [
         pytest.param(SMALL, "exact", "2x1", id="exact"),
         pytest.param(SMALL, "fixed", "2x1", id="fixed"),
+        pytest.param(SMALL, "exact", "1x2", id="exact inside a node"),
         pytest.param(SMALL, "fixed", "1x2", id="fixed inside a node"),
         pytest.param(BALANCED, "exact", "2x2", id="a policy", marks=pytest.mark.nightly),
     ],
