@@ -113,9 +113,10 @@ class Tracer:
             return
         if stream is None:
             stream = self.current_stream()
-        begin = self._now(stream)
-        yield
-        self.add(self.lane_of(stream), name, begin, self._now(stream))
+        lane, begin = self.lane_of(stream), self._now(stream)
+        with self._range(lane, name):
+            yield
+        self.add(lane, name, begin, self._now(stream))
 
     @contextmanager
     def host(self, name: str) -> Iterator[None]:
@@ -160,20 +161,20 @@ class Tracer:
     def settle(self, waits: bool = True) -> None:
         """Turn marks into times: of all that was enqueued, which the host ``waits`` for, or of what
         has ended so far."""
-        if not self._closed:
-            return
+        closed, self._closed = self._closed, []
         if not self.on_gpu:
-            self._spans += [self._timed(each, each.begin, each.end) for each in self._closed]
-            self._closed.clear()
+            self._spans += [self._timed(each, each.begin, each.end) for each in closed]
+            return
+        if not closed:
             return
         marks, pending = self.marks, list[_Closed]()
-        for each in self._closed:
+        for each in closed:
             if waits:
                 marks.wait(each.end)
         # One mark whose time is known on both clocks; the host needs microseconds to see it.
         known = marks.now()
         at = time.time()
-        for each in self._closed:
+        for each in closed:
             if not marks.has_passed(each.end):
                 pending.append(each)
                 continue
@@ -182,7 +183,7 @@ class Tracer:
             self._spans.append(self._timed(each, begin, end))
             marks.give_back(each.begin, each.end)
         marks.give_back(known)
-        self._closed = pending
+        self._closed[:0] = pending
 
     def settle_so_far(self) -> None:
         """As ``settle`` without waiting, if much has come together."""
