@@ -15,9 +15,11 @@ wire of 40.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -134,15 +136,17 @@ def measure(name: str, topology: Topology, is_one_host: bool, wire: float) -> li
     device = torch.device("cuda", torch.cuda.current_device())
     case = of_case(name, rank, ranks, device)
     sizes: dict[str, Any] = {"max_sources": case.max_sources, "capacity": case.capacity}
-    sms = torch.cuda.get_device_properties(device).multi_processor_count
     kinds = {
-        "rails": (NodeEngine, sizes),
-        "exact": (ExactEngine, {}),
-        "general": (ProcessEngine, {"num_programs": 2 * sms}),
+        "rails": (NodeEngine, sizes, {}),
+        "exact": (ExactEngine, {}, {}),
+        "general": (ProcessEngine, {}, {"FUSCOC_ENGINE": "general"}),
     }
     ways = {}
-    for kind, (engine, options) in kinds.items():
-        shuffle = Shuffle(FOLDER / name, SPECS[name][0], topology=topology, timeout=60.0, **options)
+    for kind, (engine, options, wanted_engine) in kinds.items():
+        with mock.patch.dict(os.environ, wanted_engine):
+            shuffle = Shuffle(
+                FOLDER / name, SPECS[name][0], topology=topology, timeout=60.0, **options
+            )
         assert isinstance(shuffle.engine, engine), f"{name}, {kind}: {shuffle.engine}"
         ways[kind] = Way(name, case, shuffle)
     wanted = case.there(case.source)

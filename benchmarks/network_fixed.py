@@ -35,6 +35,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -50,7 +51,6 @@ from benchmarks.nvlink_timing import Barrier
 from benchmarks.verdict import exit_if_wrong
 from fuscoc_runtime import Shuffle, Topology
 from fuscoc_runtime.engine.node.engine import NodeEngine
-from fuscoc_runtime.face.open import PROGRAMS_PER_SM
 
 ARTIFACT = Path("build/network-fixed")
 KINDS = ("uniform", "single-node")
@@ -220,9 +220,9 @@ def run_case(
     shuffles, names = [], []
     for name in options.contenders:
         sizes = {} if name in (EXACT, EXACT_IN_LINE, GENERAL) else {"max_sources": tokens}
-        if name == GENERAL:  # whose kernels alone have such a number
-            sizes["num_programs"] = PROGRAMS_PER_SM * options.num_sms
-        shuffle = Shuffle(ARTIFACT, **sizes, **given)
+        engine = {"FUSCOC_ENGINE": "general"} if name == GENERAL else {}
+        with mock.patch.dict(os.environ, engine):
+            shuffle = Shuffle(ARTIFACT, **sizes, **given)
         if "max_sources" in sizes and not isinstance(shuffle.engine, NodeEngine):
             shuffle.close()  # it says why when it is opened
             continue

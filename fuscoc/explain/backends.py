@@ -36,7 +36,7 @@ def backends(shuffle: ShuffleSpec, topology: Topology | None) -> list[Backend]:
     if several:
         how = f"{how}, of {MAX_SLAB_BYTES >> 20} MiB to other nodes"
     found.append(_backend(name, node, how))
-    exact = choose_exact(shuffle, ranks, _largest_gpu(shuffle), traces=False, num_programs=None)
+    exact = choose_exact(shuffle, ranks, _largest_gpu(shuffle))
     found.append(_backend("Triton, exact sizes", exact, "on GPUs, without `max_sources`"))
     wants_cuda = shuffle.cuda is not None and shuffle.cuda.required
     note = "the spec says `backend cuda`" if wants_cuda else "anywhere, on GPUs or CPUs"

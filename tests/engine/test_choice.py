@@ -167,8 +167,7 @@ def test_reasons_for_no_fixed_capacity_between_nodes(
     ("changed", "reason"),
     [
         ({"gpu": None}, "take longer"),
-        ({"traces": True}, "traced"),
-        ({"num_programs": 8}, "num_programs"),
+        ({"wanted": "general"}, "FUSCOC_ENGINE is general"),
         ({"topology": Topology(2, 144)}, "144 ranks"),
         ({"topology": Topology(2, 16), "shuffle": "balanced"}, "hosts' plan"),
         ({"topology": Topology(1 << 16, 1)}, "bytes to other nodes"),
@@ -178,7 +177,7 @@ def test_reasons_for_no_fixed_capacity_between_nodes(
     ],
 )
 def test_reasons_for_the_general_engine(changed: dict[str, Any], reason: str) -> None:
-    given = {"topology": NODE, "gpu": HOPPER, "traces": False, "num_programs": None}
+    given = {"topology": NODE, "gpu": HOPPER}
     for topology in (NODE, Topology(2, 4), Topology(128, 8)):
         chosen = choose_exact(spec("moe"), **{**given, "topology": topology})
         assert chosen == spec("moe").node
@@ -198,14 +197,14 @@ def test_a_policy_is_for_what_leaves_a_choice(name: str, some: Topology, none: T
     assert have_ways(rules, some)
     assert not have_ways(rules, none)
     assert not have_ways(spec("moe").program.exchange, some)
-    assert choose_exact(spec(name), some, HOPPER, False, None) == spec(name).node
+    assert choose_exact(spec(name), some, HOPPER) == spec(name).node
 
 
 def test_a_table_places_keys_by_any_kernels() -> None:
     table = spec("table")
     for topology in (NODE, Topology(2, 4)):
         assert choose_triton(table, topology, 8) == table.node
-        assert choose_exact(table, topology, HOPPER, False, None) == table.node
+        assert choose_exact(table, topology, HOPPER) == table.node
 
 
 def test_what_replies_leave_to_the_general_engine() -> None:
@@ -214,16 +213,16 @@ def test_what_replies_leave_to_the_general_engine() -> None:
     )
     assert plain.reply is not None
     assert plain.reply.node is not None
-    assert choose_triton(plain, NODE, 8) == choose_exact(plain, NODE, HOPPER, False, None)
+    assert choose_triton(plain, NODE, 8) == choose_exact(plain, NODE, HOPPER)
     assert choose_triton(compact, NODE, 8) == compact.node
-    assert "compact" in str(choose_exact(compact, NODE, HOPPER, False, None))
+    assert "compact" in str(choose_exact(compact, NODE, HOPPER))
     text = QUERIES.replace("ALIGN", "").replace("k), *]", "k), *] balance split")
     split = artifact(text).shuffle()
-    assert "uncounted" in str(choose_exact(split, Topology(2, 4), HOPPER, False, None))
-    assert choose_exact(split, Topology(2, 1), HOPPER, False, None) == split.node
+    assert "uncounted" in str(choose_exact(split, Topology(2, 4), HOPPER))
+    assert choose_exact(split, Topology(2, 1), HOPPER) == split.node
     topology = Topology(2, 4)
     assert choose_triton(plain, topology, 8) == plain.node
-    assert choose_exact(plain, topology, HOPPER, False, None) == plain.node
+    assert choose_exact(plain, topology, HOPPER) == plain.node
     # Slabs of 12-byte queries would not be too large, those of their answers are.
     wide = artifact(QUERIES.replace("ALIGN", "").replace("y : f32[2]", "y : f32[2000]")).shuffle()
     assert choose_triton(wide, topology, 8000) == wide.node
@@ -237,7 +236,7 @@ def test_what_one_node_may_refuse_for_all_has_kernels(topology: Topology) -> Non
     """Slots that are given, and those of a limited capacity."""
     for shuffle in (artifact(GRID).shuffle(), spec("bounded")):
         assert choose_triton(shuffle, topology, 8) == shuffle.node
-        assert choose_exact(shuffle, topology, HOPPER, False, None) == shuffle.node
+        assert choose_exact(shuffle, topology, HOPPER) == shuffle.node
 
 
 def test_a_program_holds_the_points_of_all_ranks() -> None:
@@ -249,10 +248,10 @@ def test_a_program_holds_the_points_of_all_ranks() -> None:
         assert opened.program.fanout == topology.num_ranks
         assert opened.node == replace(shuffle.node, tile_sources=segments)
         assert choose_triton(shuffle, topology, 8) == opened.node
-        assert choose_exact(shuffle, topology, HOPPER, False, None) == opened.node
+        assert choose_exact(shuffle, topology, HOPPER) == opened.node
     reason = "a segment has 1032 destinations, more than 1024"
     assert choose_triton(shuffle, Topology(129, 8), 8) == reason
-    assert choose_exact(shuffle, Topology(129, 8), HOPPER, False, None) == reason
+    assert choose_exact(shuffle, Topology(129, 8), HOPPER) == reason
 
 
 @pytest.mark.parametrize("name", ["static", "ragged"])
@@ -263,7 +262,7 @@ def test_pieces_move_by_rows_between_nodes(name: str) -> None:
     assert shuffle.node.between is not None
     assert choose_triton(shuffle, NODE, 8) == shuffle.node
     assert choose_triton(shuffle, topology, 8) == shuffle.node.between
-    assert choose_exact(shuffle, topology, HOPPER, False, None) == shuffle.node.between
+    assert choose_exact(shuffle, topology, HOPPER) == shuffle.node.between
 
 
 @given(

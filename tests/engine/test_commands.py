@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,7 @@ from fuscoc_runtime.kernels.commands import (
 )
 from fuscoc_runtime.kernels.loader import KernelError
 from fuscoc_runtime.kernels.machine_code import NUM_SCRATCH
+from fuscoc_runtime.kernels.traced import MarkedList
 
 NAMES = ("a", "b.x", "c", "programs")
 STREAM, COMM, WORDS = 77, 0x5000, 0x6000
@@ -320,6 +322,70 @@ def test_exchanges_beside_a_list(monkeypatch: pytest.MonkeyPatch, good: int) -> 
     with pytest.raises(RuntimeError):
         native.submit(as_numbers([2, 5]), STREAM)
     behind = [("end",)] if whole[good][0] == "send" else []  # a group that was started is ended
+    assert driver.notes == whole[: good + 1] + behind
+
+
+def beside_a_list() -> tuple[list[Command], dict[int, int], list[tuple[Any, ...]]]:
+    """A kernel, what travels in the list and beside it, one that awaits that, and one without
+    programs; and what a driver and an NCCL are called with, where the marks are 1000, 1001, ..."""
+    kinds: list[Any] = [(["a"], "c", True), Told([(7, 5, 1, True), (7, 3, 1, False)])]
+    kinds += [Told([(8, 16, 1, True)]), (["a"], "c", True), (["a"], "b.x", True)]
+    commands, taken = made(kinds, ctypes.c_int64(), [])
+    beside = commands[2]
+    assert isinstance(beside, Exchange)
+    assert beside.transfers is not None
+    beside.transfers.stream, beside.transfers.before, beside.transfers.after = 20, 21, 22
+    commands[2] = replace(beside, lane=1)
+    commands.insert(3, Await(commands[2]))
+    notes = expected(kinds, {"a": 5, "c": 2, "b.x": 0}, 0)
+    first, *post = notes[:5]
+    second = notes[-1]
+
+    def alone(launch: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (*launch[:9], 0, *launch[10:])  # without a programmatic edge
+
+    whole = [
+        ("record", 1000, STREAM),
+        alone(first),
+        ("record", 1001, STREAM),
+        ("record", 1002, STREAM),
+        *post,
+        *notes[5:6],
+        ("record", 1003, STREAM),
+        ("record", 21, STREAM),
+        ("wait", 20, 21, 0),
+        ("record", 1004, 20),
+        ("start",),
+        ("send", 8, 16, 1, 1, COMM, 20),
+        ("end",),
+        ("error", COMM),
+        ("record", 1005, 20),
+        ("record", 22, 20),
+        ("wait", STREAM, 22, 0),
+        ("record", 1008, STREAM),
+        alone(second),
+        ("record", 1009, STREAM),
+    ]
+    return commands, taken, whole
+
+
+@pytest.mark.parametrize("good", range(24))
+def test_marks_around_commands(monkeypatch: pytest.MonkeyPatch, good: int) -> None:
+    """On the streams that do their work, once it may begin; of commands without work there are
+    none."""
+    monkeypatch.setattr(nccl, "reason", lambda status: f"NCCL says {status}")
+    commands, taken, whole = beside_a_list()
+    names = "a", "b.x", "c"
+    driver = Recorded(taken, good)
+    native = MarkedList(commands, names, driver.calls)
+    native.marks[:] = [1000 + number for number in range(len(native.marks))]
+    if good >= len(whole):
+        native.submit(as_numbers([5, 0, 2]), STREAM)
+        assert driver.notes == whole
+        return
+    with pytest.raises(RuntimeError):
+        native.submit(as_numbers([5, 0, 2]), STREAM)
+    behind = [("end",)] if whole[good][0] in ("send", "receive") else []
     assert driver.notes == whole[: good + 1] + behind
 
 

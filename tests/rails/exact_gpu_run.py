@@ -10,6 +10,7 @@ as flows. Hosts and GPUs are as in `gpu_run.py`.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
 import sys
@@ -27,6 +28,7 @@ from torch.nn.functional import embedding_bag
 
 from fuscoc_runtime.engine.node import places
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
+from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
@@ -137,10 +139,19 @@ class Run:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
 
     def open(self, name: str, **options: Any) -> Shuffle:
-        given = {"topology": self.topology, "device": self.device, "timeout": self.timeout}
-        shuffle = Shuffle(self.folder / name, **given, num_sms=share(self.device), **options)
+        shuffle = self._open(name, **options)
         if not options and not isinstance(shuffle.engine.node, ExactRails):
             self.wrong.append(f"{name}: does not go along rails")
+        return shuffle
+
+    def _open(self, name: str, **options: Any) -> Shuffle:
+        given = {"topology": self.topology, "device": self.device, "timeout": self.timeout}
+        return Shuffle(self.folder / name, **given, num_sms=share(self.device), **options)
+
+    def open_general(self, name: str) -> Shuffle:
+        with mock.patch.dict(os.environ, FUSCOC_ENGINE="general"):
+            shuffle = self._open(name)
+        assert isinstance(shuffle.engine, ProcessEngine)
         return shuffle
 
     def expect(self, what: str, found: Tensor, wanted: Tensor) -> None:
@@ -261,11 +272,7 @@ def replies(run: Run) -> None:
 
 def timed(run: Run, kind: Any) -> None:
     """Both engines on the same data in turn: milliseconds, medians of the slowest rank."""
-    sms = torch.cuda.get_device_properties(run.device).multi_processor_count
-    engines = {
-        "along rails": run.open(kind.name),
-        "general engine": run.open(kind.name, num_programs=2 * sms),
-    }
+    engines = {"along rails": run.open(kind.name), "general engine": run.open_general(kind.name)}
     for tokens in TIMED:
         case, found, ready = kind(run, tokens), [], {}
         for name, shuffle in engines.items():

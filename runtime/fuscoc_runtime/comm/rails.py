@@ -218,7 +218,7 @@ class Rails:
         ``is_told`` kernels before and behind it write the words. ``beside``: how it travels beside
         the list; ``lane``: which communicator carries it."""
         transfers = self._transfers(what, is_told, beside, lane) if self._is_gpu else None
-        return Exchange(transfers, partial(self._wait_for, what), (what, beside))
+        return Exchange(transfers, partial(self._wait_for, what), (what, beside), lane)
 
     def blank(self, memory: Tensor, beside: Beside | None = None, lane: int = 0) -> Blank:
         """One of ``memory``, uint8 [bytes], that is filled in before each call."""

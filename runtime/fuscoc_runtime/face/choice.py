@@ -10,6 +10,7 @@ from fuscoc_runtime.engine.node.crossing import crossing
 from fuscoc_runtime.engine.node.places import MOST_FLOWING, have_ways, may_flow
 from fuscoc_runtime.engine.node.slabs import MOST_SENT, bytes_sent, num_places
 from fuscoc_runtime.engine.sizes import fixed_sources
+from fuscoc_runtime.face.options import ENGINE_VARIABLE
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
 from fuscoc_runtime.room import LEAST, MOST, MOST_DESTINATIONS, num_slot_bits, room_for
 from fuscoc_runtime.topology import Topology
@@ -84,16 +85,14 @@ def choose_exact(
     shuffle: ShuffleSpec,
     topology: Topology,
     gpu: Gpu | None,
-    traces: bool,
-    num_programs: int | None,
+    wanted: str | None = None,
 ) -> NodeSpec | str:
-    """The same kernels for calls whose sizes are exact, or the reason for the general engine."""
+    """The same kernels for calls whose sizes are exact, or the reason for the general engine, which
+    may be the one that is ``wanted``."""
     if gpu is None:
         return "interpreted, they take longer than the general engine's"
-    if traces:
-        return "the host sees no more of their calls than the start, so nothing can be traced"
-    if num_programs is not None:
-        return "`num_programs` is of the general engine's kernels"
+    if wanted is not None:
+        return f"${ENGINE_VARIABLE} is {wanted}"
     if topology.num_nodes == 1 and shuffle.program.is_static:
         return "its plan is made once, and then its host waits for nothing"
     return exact_kernels(shuffle, topology)

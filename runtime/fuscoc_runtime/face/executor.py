@@ -28,15 +28,15 @@ from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.into_repeats import IntoRepeats
 from fuscoc_runtime.engine.node.maps import NodeMaps
 from fuscoc_runtime.engine.node.repeats import Repeats
-from fuscoc_runtime.engine.observer import Observer
+from fuscoc_runtime.engine.observer import Observer, TracedObserver
 from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.engine.streams import communication_stream
-from fuscoc_runtime.engine.trace import Span, write_trace
 from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
 from fuscoc_runtime.face import ops
 from fuscoc_runtime.face.open import Engine
 from fuscoc_runtime.face.stats import Memory, ShuffleStats, shuffle_stats
 from fuscoc_runtime.face.traced import has_complex_fields
+from fuscoc_runtime.kernels.trace import Span, write_trace
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import keys_of_rank
 
@@ -64,7 +64,9 @@ class Executor:
     ) -> None:
         self.engine, self.spec, self.into = engine, spec, into
         members = engine.members
-        self.observer = Observer(f"{spec.name} on rank {members.rank} of {members.topology}")
+        name = f"{spec.name} on rank {members.rank} of {members.topology}"
+        tracer = members.tracer
+        self.observer = Observer(name) if tracer is None else TracedObserver(name, tracer)
         self.observer.tally.nodes = members.nodes
         self.observer.tally.link = None if isinstance(engine, NodeEngine) else engine.link
         self._stream: Any = None
@@ -224,8 +226,13 @@ class Executor:
 
     @property
     def spans(self) -> Sequence[Span]:
-        """What this rank did when; nothing unless it was opened to trace."""
-        return self.engine.spans if isinstance(self.engine, ProcessEngine) else ()
+        """What this rank did when in all calls so far; nothing unless it was opened to trace. Waits
+        for their end, unless a rank is lost."""
+        tracer = self.engine.members.tracer
+        if tracer is None:
+            return ()
+        tracer.settle(waits=not self.engine.is_stuck)
+        return [*tracer.spans]
 
     def save_trace(self, path: str | Path) -> None:
         """Write the spans of all ranks; collective, and rank 0 writes."""

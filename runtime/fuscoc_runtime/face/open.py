@@ -31,7 +31,7 @@ from fuscoc_runtime.engine.node.state import Limits, NodeKernels
 from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.node.triton_pieces import triton_node
 from fuscoc_runtime.engine.process import ProcessEngine
-from fuscoc_runtime.errors import BackendError, ClosedError, OptionError, PreparationError
+from fuscoc_runtime.errors import BackendError, ClosedError, PreparationError
 from fuscoc_runtime.face.choice import (
     Gpu,
     choose_cuda,
@@ -44,6 +44,7 @@ from fuscoc_runtime.face.options import Options
 from fuscoc_runtime.kernels.commands import prepare
 from fuscoc_runtime.kernels.cuda import kernels_capability
 from fuscoc_runtime.kernels.nccl import NcclError
+from fuscoc_runtime.kernels.trace import Tracer
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
 from fuscoc_runtime.plan.cost import CostModel
@@ -85,6 +86,8 @@ def open_engine(
     gpu = _gpu(device)
     cuda_gpu = gpu and replace(gpu, capability=kernels_capability(gpu.capability))
     members = _members(artifact, shuffle, group, topology, device, options, cuda_gpu)
+    if options.trace:
+        members = replace(members, tracer=Tracer(members.rank, members.device, enabled=True))
     check_bounds_of_all(shuffle, members.topology.num_ranks)
     shuffle = shuffle.among(members.topology.num_ranks)
     kernels: CudaVariant | NodeSpec | str
@@ -95,18 +98,13 @@ def open_engine(
             _log.info("%s: no CUDA kernels: %s", shuffle.name, kernels)
         kernels = choose_triton(shuffle, members.topology, options.max_sources)
     if options.max_sources is not None and not isinstance(kernels, str):
-        if options.trace:
-            problem = (
-                "is given with max_sources, where the host sees no more of a call than its start"
-            )
-            raise OptionError("trace", problem)
         limits = limits_of(shuffle, members.topology, options, options.max_sources)
         return _fixed_engine(artifact, shuffle, members, options, kernels, limits)
     if options.max_sources is not None and members.rank == 0:
         _log.warning(
             "%s: sizes are exact, and max_sources has no effect: %s", shuffle.name, kernels
         )
-    exact = choose_exact(shuffle, members.topology, gpu, options.trace, options.num_programs)
+    exact = choose_exact(shuffle, members.topology, gpu, options.engine)
     if isinstance(exact, str):
         return _general_engine(artifact, shuffle, members, options)
     return _exact_engine(artifact, shuffle, members, options, exact)
@@ -166,7 +164,7 @@ def _fixed_engine(
             node = RailNode(artifact, shuffle, kernels, *rest, _measures(members, options))
         else:
             node = triton_node(artifact, shuffle, kernels, *rest)
-        ragged = ragged_evaluator(artifact, shuffle, node)
+        ragged = ragged_evaluator(artifact, shuffle, node, members.tracer)
     engine = NodeEngine(shuffle, members, node, backend, ragged)
     if isinstance(node, PiecesNode):
         engine.results = node.results
@@ -205,7 +203,7 @@ def _exact_engine(
             node = make(artifact, shuffle, kernels, members, sms)
         relation = shuffle.program.relation
         is_ragged = relation.extents_kernel is not None
-        extents = Extents(artifact, relation, members.device) if is_ragged else None
+        extents = Extents(artifact, relation, members.device, members.tracer) if is_ragged else None
         asking = ExactEngine(shuffle, members, node, general, extents=extents)
         if (reply := shuffle.reply) is not None:
             assert reply.node is not None, "kernels are there for both or none"
@@ -229,7 +227,8 @@ def open_into(artifact: Artifact, shuffle: ShuffleSpec, engine: Engine) -> Into 
         return None
     members = engine.members
     num_ranks, waits = members.topology.num_ranks, not isinstance(engine, NodeEngine)
-    return Into(artifact, shuffle, members.rank, num_ranks, members.device, raises=waits)
+    given = members.rank, num_ranks, members.device
+    return Into(artifact, shuffle, *given, raises=waits, tracer=members.tracer)
 
 
 def _answering(members: Membership) -> Membership:
@@ -242,7 +241,7 @@ def _general_engine(
 ) -> ProcessEngine:
     chosen = members.device
     sms = sms_to_use(chosen, options.num_sms)
-    programs = options.num_programs or (PROGRAMS_PER_SM * sms if sms else CPU_PROGRAMS)
+    programs = PROGRAMS_PER_SM * sms if sms else CPU_PROGRAMS
     reply = None
     if shuffle.reply is not None:
         reply = _general_engine(artifact, shuffle.reply, _answering(members), options)
@@ -253,7 +252,6 @@ def _general_engine(
         programs,
         model=_cost_model(shuffle, options),
         measures=_measures(members, options),
-        trace=options.trace,
         reply=reply,
     )
 

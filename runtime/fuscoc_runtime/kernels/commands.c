@@ -192,25 +192,44 @@ static int travel(const calls_t *calls, exchange_t *exchange, void *stream, int 
     return posted ? NETWORK : WORD;
 }
 
-static int carry_out(const calls_t *calls, const command_t *command, void *stream, int *status)
+/* Without events nothing is to ask for any. */
+#define INLINED inline __attribute__((always_inline))
+
+/* Record an event around the work of a command, if somebody asks when that was. */
+static inline int mark(const calls_t *calls, void *const *event, void *stream)
+{
+    return event ? calls->record(*event, stream) : 0;
+}
+
+/* `begun` and `ended`: where the events around its work are, or NULL. */
+static INLINED int carry_out(const calls_t *calls, const command_t *command, void *stream,
+                     void *const *begun, void *const *ended, int *status)
 {
     exchange_t *exchange = command->exchange;
     if (!exchange) {
         if (command->awaited && (*status = calls->wait(stream, command->awaited, 0)))
             return EVENT;
-        if (*command->programs > 0)
-            *status = launch(calls, command, stream);
-        return LAUNCH;
-    }
-    if (!exchange->stream)
-        return travel(calls, exchange, stream, status);
-    if (exchange->before &&
-        (*status = follow(calls, exchange->stream, exchange->before, stream)))
+        if (*command->programs <= 0)
+            return LAUNCH;
+        if ((*status = mark(calls, begun, stream)))
+            return EVENT;
+        if ((*status = launch(calls, command, stream)))
+            return LAUNCH;
+        *status = mark(calls, ended, stream);
         return EVENT;
-    int kind = travel(calls, exchange, exchange->stream, status);
+    }
+    void *own = exchange->stream ? exchange->stream : stream;
+    if (exchange->stream && exchange->before &&
+        (*status = follow(calls, own, exchange->before, stream)))
+        return EVENT;
+    if ((*status = mark(calls, begun, own)))
+        return EVENT;
+    int kind = travel(calls, exchange, own, status);
     if (*status)
         return kind;
-    *status = calls->record(exchange->after, exchange->stream);
+    *status = mark(calls, ended, own);
+    if (exchange->stream && !*status)
+        *status = calls->record(exchange->after, own);
     return EVENT;
 }
 
@@ -231,15 +250,18 @@ static int end(const calls_t *calls, const turn_t *turn, void *stream)
     return status ? status : told;
 }
 
-/* Returns which call has failed, with its `status`; commands behind it are left out. */
-int fuscoc_submit(submission_t *whole)
+/* `marks`: NULL, or two events for every command. */
+static INLINED int submit(submission_t *whole, void *const *marks)
 {
     const calls_t *calls = whole->calls;
     memcpy(whole->numbers, whole->given, (size_t)whole->num_numbers * sizeof *whole->given);
     int status = begin(calls, whole->turn, whole->stream);
     int failed = status ? EVENT : WHOLE;
     for (i64 i = 0; i < whole->count && !failed; i++) {
-        int kind = carry_out(calls, whole->commands + i, whole->stream, &status);
+        void *const *begun = marks ? marks + 2 * i : NULL;
+        void *const *ended = marks ? begun + 1 : NULL;
+        int kind =
+            carry_out(calls, whole->commands + i, whole->stream, begun, ended, &status);
         failed = status ? kind : WHOLE;
     }
     /* What is there of a list that has failed ends, too. */
@@ -251,3 +273,10 @@ int fuscoc_submit(submission_t *whole)
     whole->status = status;
     return failed;
 }
+
+/* Returns which call has failed, with its `status`; commands behind it are left out. */
+int fuscoc_submit(submission_t *whole) { return submit(whole, NULL); }
+
+/* The same, with two events for every command that are recorded before and behind its work, where it
+ * has some: on the stream that does it. */
+int fuscoc_submit_marked(submission_t *whole, void *const *marks) { return submit(whole, marks); }

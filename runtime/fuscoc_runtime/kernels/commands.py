@@ -32,6 +32,7 @@ def library() -> ctypes.CDLL:
     """What carries out lists. Raises BuildError."""
     loaded = NativeLibrary("commands", (Path(__file__).with_name("commands.c"),)).load()
     loaded.fuscoc_submit.argtypes = [_ADDRESS]
+    loaded.fuscoc_submit_marked.argtypes = [_ADDRESS, _ADDRESS]
     return loaded
 
 
@@ -115,11 +116,12 @@ class Transfers(ctypes.Structure):
 @dataclass(frozen=True, eq=False)
 class Exchange:
     """What is sent and received at a place in a list: on a GPU ``transfers``, on the CPU by a call.
-    ``held`` keeps memory that these name."""
+    ``held`` keeps memory that these name; ``lane`` is the number of the communicator."""
 
     transfers: Transfers | None
     carry_out_now: Callable[[], None]
     held: Any
+    lane: int = 0
 
     def carry_out(self, values: Mapping[str, int]) -> None:
         self.carry_out_now()
@@ -149,6 +151,11 @@ def carry_out(commands: Iterable[Command], values: Mapping[str, int]) -> None:
     """Carry them out one by one, by Python."""
     for command in commands:
         command.carry_out(values)
+
+
+def one_by_one(commands: Iterable[Command]) -> list[Command]:
+    """The same, of which none begins before all that the stream has before it has ended."""
+    return [replace(each, follows=False) if isinstance(each, Launch) else each for each in commands]
 
 
 class CommandList:
@@ -203,12 +210,8 @@ class CommandList:
     def _captured(self) -> NativeList:
         """The list for graphs: what else is recorded in one asks for its edges by a call that knows
         no programmatic ones."""
-        plain = [
-            replace(each, follows=False) if isinstance(each, Launch) else each
-            for each in self._commands
-        ]
         assert self._native is not None
-        return NativeList(plain, self.names, self._native.calls)
+        return NativeList(one_by_one(self._commands), self.names, self._native.calls)
 
 
 class _Command(ctypes.Structure):
@@ -324,7 +327,8 @@ class NativeList:
             first,
             num_numbers=len(names),
         )
-        self._at, self._submit = ctypes.byref(self._submission), library().fuscoc_submit
+        self._at = ctypes.byref(self._submission)
+        self._submit: Callable[[Any], int] = library().fuscoc_submit
 
     def submit(self, numbers: Numbers, stream: int, turn: Turn | None = None) -> None:
         """With a number for each name. The interpreter's lock is given up: where a stream is full,

@@ -16,6 +16,7 @@ from fuscoc_runtime.engine.node.program import NodeProgram
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.kernels.cuda import cubin, headers_digest, kernels_arch
+from fuscoc_runtime.kernels.trace import Tracer
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import CudaVariant, ShuffleSpec
 
@@ -36,7 +37,7 @@ def cuda_node(
         members.meet("opening")  # a rank that has no kernels does not come
         schedule = Schedule(num_sms=num_sms or 0)
         program = replace(program, cubins={arch: code})
-        return new_node(program, limits, members.group, device, schedule)
+        return new_node(program, limits, members.group, device, schedule, members.tracer)
 
 
 def new_node(
@@ -45,10 +46,11 @@ def new_node(
     group: dist.ProcessGroup | None,
     device: torch.device,
     schedule: Schedule | None = None,
+    tracer: Tracer | None = None,
 ) -> CudaNode:
     """The kernels of a program among the ranks of ``group``; collective."""
     kind = CudaNode if program.pieces is None else PiecesNode
-    return kind(program, limits, group, device, schedule)
+    return kind(program, limits, group, device, schedule, tracer)
 
 
 def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant) -> NodeProgram:

@@ -115,7 +115,7 @@ class ExactNode:
         self.zeroes_results, self._fanout = node.places_results, shuffle.program.fanout
         self._members, device = members, members.device
         self.state, self.page = new_state(members.topology.num_ranks, device)
-        self.report = Report(device, program.num_ranks, self.is_judged)
+        self.report = Report(device, program.num_ranks, self.is_judged, members.tracer)
         num_words = num_routing_words(program.room)
         self._routing = torch.zeros(num_words, dtype=torch.int32, device=device)  # of combines
         self._programs = program.model(num_sms)

@@ -37,6 +37,8 @@ from fuscoc_runtime.kernels.cuda import (
     load_kernels,
     set_words,
 )
+from fuscoc_runtime.kernels.trace import Tracer
+from fuscoc_runtime.kernels.traced import traced_cuda
 from fuscoc_runtime.room import LEAST, num_routing_words, num_slot_bits
 
 
@@ -66,6 +68,7 @@ class CudaNode:
         node_group: dist.ProcessGroup | None,
         device: torch.device,
         schedule: Schedule | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.program, self.limits = program, limits
         rank, num_ranks = 0, 1
@@ -82,7 +85,7 @@ class CudaNode:
         self._is_hopper = kernels_capability(capability) >= (9, 0)
         arch = kernels_arch(capability)
         code = program.cubins.get(arch) or cubin(program.text, arch)
-        kernels = load_kernels(code, program.launches)
+        kernels = traced_cuda(load_kernels(code, program.launches), tracer)
         self._plan = kernels.get(f"{program.name}_plan")
         self._dispatch = kernels[f"{program.name}_dispatch"]
         self._staged = kernels.get(f"{program.name}_staged")

@@ -241,7 +241,7 @@ class RailCalls:
         ]
 
     def _list(self, commands: Sequence[Command]) -> CommandList:
-        return CommandList(self._device, commands)
+        return self._program.listed(commands)
 
     def dispatch(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> Submitted:
         """Enqueue one, with what the relation is ``given``, fields and weights."""

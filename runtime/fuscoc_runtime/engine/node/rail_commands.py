@@ -17,7 +17,7 @@ from fuscoc_runtime.comm.subgroups import node_group
 from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.slabs import Slabs
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
-from fuscoc_runtime.kernels.commands import Await, Command, CommandList, Exchange, Launch
+from fuscoc_runtime.kernels.commands import Await, Command, Exchange, Launch
 from fuscoc_runtime.kernels.loader import Kernel, address
 
 POINTS_PACKED = 256  # by a program at once, that go nowhere
@@ -190,7 +190,7 @@ class PointExchange:
         )
         begins, ends = (Launch(tell, "one", {"place": place}) for place in ("begun", "ended"))
         exchange = rails.command(rails.between(self.sent, self.received), is_told=True)
-        self._commands = CommandList(device, [begins, exchange, ends])
+        self._commands = program.listed([begins, exchange, ends])
         self._numbers = {"one": 1, "told": rails.told, "begun": 0, "ended": 1}
 
     @property

@@ -93,9 +93,8 @@ class TritonNode:
     def configure(self, programs: Programs) -> None:
         """Use ``programs`` from the next call on; every rank must set the same groups."""
         self._programs = programs
-        self._forth = CommandList(self._device, self._commands_forth())
-        back = self._commands_back() if self._program.combines else ()
-        self._back = CommandList(self._device, back)
+        self._forth = self._program.listed(self._commands_forth())
+        self._back = self._program.listed(self._commands_back() if self._program.combines else ())
         lasting = {"state": address(self.state), "page": address(self.page)}
         for index, table in enumerate(self._tables):
             words = self._memory.table(index, programs, **lasting, **self._words(index))
@@ -106,7 +105,7 @@ class TritonNode:
     def answered_by(self, reply: AnsweringNode) -> None:
         """Let dispatches leave what the kernels of a reply need."""
         self._reply = reply
-        self._forth = CommandList(self._device, self._commands_forth())
+        self._forth = self._program.listed(self._commands_forth())
         self.forget()
 
     def forget(self) -> None:

@@ -14,7 +14,7 @@ from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.schedule import Programs, model_programs
 from fuscoc_runtime.engine.node.state import bits_of_cells
-from fuscoc_runtime.kernels.commands import Launch
+from fuscoc_runtime.kernels.commands import Command, CommandList, Launch
 from fuscoc_runtime.kernels.loader import (
     Kernel,
     address,
@@ -22,6 +22,7 @@ from fuscoc_runtime.kernels.loader import (
     load_device_kernel,
     load_kernel,
 )
+from fuscoc_runtime.kernels.traced import command_list, traced
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.plan import key_to_rank
@@ -130,7 +131,11 @@ class TritonProgram:
             room=self.room,
         )
         kernel.compile()
-        return kernel
+        return traced(kernel, self.members.tracer)
+
+    def listed(self, commands: Sequence[Command]) -> CommandList:
+        """Commands for the current stream of the device."""
+        return command_list(self.device, commands, self.members.tracer)
 
     @property
     def num_columns(self) -> int:
@@ -324,6 +329,7 @@ class TritonProgram:
         spec = artifact.kernels[name]
         path, code = artifact.kernel_file(spec), artifact.code[spec.file]
         num_ranks = self.members.topology.num_ranks
-        return load_kernel(
+        kernel = load_kernel(
             path, spec, code, interpreted=self.interpreted, room=self.room, num_ranks=num_ranks
         )
+        return traced(kernel, self.members.tracer)
