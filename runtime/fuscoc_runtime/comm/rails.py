@@ -83,11 +83,16 @@ class Blank:
     """
 
     def __init__(
-        self, rails: Rails, transfers: Transfers | None, memory: Tensor, beside: Beside | None
+        self,
+        rails: Rails,
+        transfers: Transfers | None,
+        memory: Tensor,
+        beside: Beside | None,
+        lane: int,
     ) -> None:
         self._rails, self._transfers, self._memory = rails, transfers, memory
         self._filled: NDArray[Any] = np.empty(0, TRANSFER)
-        self.command = Exchange(transfers, self._carry_out, beside)
+        self.command = Exchange(transfers, self._carry_out, beside, lane)
 
     def fill(self, transfers: NDArray[Any]) -> None:
         """``transfers``, of `TRANSFER`, are those of the calls that follow: of its memory, by
@@ -224,7 +229,7 @@ class Rails:
         """One of ``memory``, uint8 [bytes], that is filled in before each call."""
         none = StartRound(0, 0, (), ())
         transfers = self._transfers(none, True, beside, lane) if self._is_gpu else None
-        return Blank(self, transfers, memory, beside)
+        return Blank(self, transfers, memory, beside, lane)
 
     def exchange(self, what: StartRound, lane: int = 0) -> None:
         """Post it; the current stream goes on when it has ended. As `submit`."""

@@ -191,7 +191,7 @@ class FlowCalls(RailCalls):
         if posts is None:
             lanes = besides(self._device, self._lanes, going.num_lanes)
             around = self._before[is_back], self._behind[is_back]
-            posts = Posts(self._rails, self._memory, *around, of_list[1], lanes)
+            posts = Posts(self._rails, self._memory, *around, of_list[1], lanes, self._list)
             self._posts[of_list] = posts
         posts.fill(going, is_back)
         return posts.commands

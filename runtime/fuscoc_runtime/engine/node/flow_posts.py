@@ -3,7 +3,7 @@ a call."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -55,8 +55,9 @@ class Posts:
         behind: Sequence[Command],
         num_legs: int,
         lanes: Sequence[Beside | None],
+        listed: Callable[[Sequence[Command]], CommandList],
     ) -> None:
-        """``before``, ``behind``: commands around the legs."""
+        """``before``, ``behind``: commands around the legs, of which ``listed`` makes a list."""
         self._memory, self._blanks = memory, list[Blank]()
         for leg in range(num_legs):
             for lane, each in enumerate(lanes):
@@ -64,8 +65,7 @@ class Posts:
                 self._blanks.append(rails.blank(memory.local, beside, lane))
         commands = [each.command for each in self._blanks]
         ends = [Await(each) for each in commands[len(commands) - len(lanes) :]] if commands else []
-        device = memory.local.device
-        self.commands = CommandList(device, [*before, *commands, *ends, *behind])
+        self.commands = listed([*before, *commands, *ends, *behind])
         self._nothing = memory.transfers(np.zeros((0, 5), np.int64), False).reshape(-1)
 
     def fill(self, going: Going, is_back: bool) -> None:
