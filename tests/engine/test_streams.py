@@ -354,6 +354,7 @@ def test_a_call_beside_others_keeps_its_handle(
     members = SimpleNamespace(device=torch.device("cuda", 0))
     executor = object.__new__(Executor)
     executor.engine = SimpleNamespace(members=members, unfinished=nullcontext)  # type: ignore[assignment]
+    executor.observer = Observer("")
     handle = Stream()
     held = ref(handle)
     _, event = executor.beside(lambda: None, [handle], None)
@@ -377,9 +378,8 @@ def test_numbers_wait_for_a_call_beside_others(
     monkeypatch.setattr(
         executor_module, "shuffle_stats", lambda tally, _: seen.append([*device.main.waited_for])
     )
-    executor._stream = None
     executor.stats()
-    executor._stream = device.side
+    executor.observer.stream = device.side
     executor.stats()
     assert seen == [[], [device.side]]
 

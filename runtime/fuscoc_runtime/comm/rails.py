@@ -36,7 +36,6 @@ from fuscoc_runtime.kernels.commands import (
     Numbers,
     Transfer,
     Transfers,
-    Turn,
     as_numbers,
 )
 from fuscoc_runtime.kernels.nccl import NcclError
@@ -168,25 +167,29 @@ class Rails:
         command = self.command(what, lane=lane)
         self.submit(CommandList(self._members.device, [command]), as_numbers(()))
 
-    def submit(
-        self,
-        commands: CommandList,
-        numbers: Numbers,
-        stream: int | None = None,
-        turn: Turn | None = None,
-    ) -> None:
+    def submit(self, commands: CommandList, numbers: Numbers) -> None:
         """Enqueue a list with exchanges of this rail, as `CommandList.submit` does.
 
         Raises:
             HopTimeoutError, NetworkError: a rank has ended, or on the CPU does not come in time.
             ClosedError: the group has been destroyed.
         """
-        self._group()
+        self.check_open()
         try:
-            commands.submit(numbers, stream, turn)
+            commands.submit(numbers)
         except NcclError as error:
-            self._is_watched = False
-            raise self._explain(time.monotonic(), error) from error
+            raise self.explained(error) from error
+
+    def explained(self, error: NcclError) -> FuscoRuntimeError:
+        """What an exchange that could not be posted means."""
+        self._is_watched = False
+        return self._explain(time.monotonic(), error)
+
+    def check_open(self) -> None:
+        """Raise if the group has been destroyed, whose communicators have ended with it."""
+        known = self._lanes[0]
+        if known is None or known() is None or dist.GroupMember.WORLD is None:
+            raise ClosedError("the process group")
 
     def under_way(self) -> int:
         """Which exchange the device is waiting for, by its number; 0 if for none."""
@@ -215,9 +218,9 @@ class Rails:
 
     def _group(self, lane: int = 0) -> dist.ProcessGroup:
         """The ranks' group of a lane, with its communicator, which ends with it."""
+        self.check_open()
         known = self._lanes[lane]
-        group = known() if known is not None else None
-        if group is None or dist.GroupMember.WORLD is None:
+        if known is None or (group := known()) is None:
             raise ClosedError("the process group")
         return group
 

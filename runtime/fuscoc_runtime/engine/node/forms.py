@@ -1,0 +1,96 @@
+"""Forms of arguments: what calls have in common that differ in data alone.
+
+torch compares types, dtypes, shapes, strides, devices, modes and whether gradients are wanted of
+all tensors in one call, as its compiler does before it runs compiled code. That takes a fraction of
+what it takes to ask for each of these, above all with cold caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+from torch._C._dynamo.guards import TensorGuards
+
+from fuscoc_runtime.engine.arguments import ALIGNMENT
+
+MAX_FORMS = 64
+"""Calls of so many different forms are remembered."""
+
+_data_ptr = Tensor.data_ptr
+
+
+class Form:
+    """The form of tensors, and what else calls of it have alike, as a ``key``.
+
+    Attributes:
+        fits: whether others have that form, given one by one, as many as these.
+    """
+
+    def __init__(self, key: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:
+        self.key = key
+        guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        self.fits = guards.check
+
+
+class Formed(Protocol):
+    """What is known of calls of one form."""
+
+    @property
+    def form(self) -> Form: ...
+
+
+T = TypeVar("T", bound=Formed)
+
+
+def find(known: list[T], key: tuple[Any, ...], tensors: Sequence[Any]) -> T | None:
+    """What is known of arguments like these, the latest first."""
+    for place, each in enumerate(known):
+        form = each.form
+        if form.key == key and form.fits(*tensors):
+            if place:
+                known.insert(0, known.pop(place))
+            return each
+    return None
+
+
+def remember(known: list[T], what: T) -> None:
+    """Find it from now on, in the place of what has not been found for longest."""
+    known.insert(0, what)
+    del known[MAX_FORMS:]
+
+
+def are_plain(tensors: Sequence[Any], may_require_grad: Any = None) -> bool:
+    """Whether kernels can read all of these as they are, one of which ``may_require_grad``; what a
+    form does not tell is asked of every call: see `addresses`."""
+    return all(
+        type(each) is Tensor
+        and each.layout == torch.strided
+        and each.is_contiguous()
+        and (each is may_require_grad or not each.requires_grad)
+        and _has_memory(each)
+        for each in tensors
+    )
+
+
+NOWHERE = range(0)
+
+
+def addresses(tensors: Sequence[Tensor], beyond: range) -> tuple[int, ...] | None:
+    """Of tensors of a known form; None if one does not lie as kernels read it, or not ``beyond``
+    these addresses."""
+    found = tuple(map(_data_ptr, tensors))
+    for each in found:
+        if not each or each % ALIGNMENT or each in beyond:
+            return None
+    return found
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    """Some have none of their own, as inside torch.func, or are empty."""
+    try:
+        return tensor.data_ptr() != 0 and tensor.numel() > 0
+    except RuntimeError:
+        return False
