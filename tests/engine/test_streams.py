@@ -21,6 +21,7 @@ from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.face import executor as executor_module
 from fuscoc_runtime.face.executor import Executor
 from fuscoc_runtime.kernels import driver
+from fuscoc_runtime.kernels.commands import Turn
 
 GPU = torch.device("cuda", 0)
 
@@ -189,7 +190,7 @@ def repeats(device: Device, monkeypatch: pytest.MonkeyPatch) -> Repeats:
         monkeypatch.setattr(torch._C, f"_cuda_{name}", said, raising=False)
     repeats = Repeats.__new__(Repeats)
     repeats._order, repeats._watch = device.order, SimpleNamespace(loss=None)
-    repeats._node = SimpleNamespace(is_out_of_step=False)
+    repeats._node, repeats._observer = SimpleNamespace(is_out_of_step=False), Observer("")
     repeats._watch_streams(ends.Ends(GPU))
     return repeats
 
@@ -200,23 +201,14 @@ def test_repeats_beside_other_work(device: Device, repeats: Repeats) -> None:
     current = device.main.cuda_stream
     assert repeats._is_eager()
     device.call(device.main)
-    stream, turn, end = repeats._start(True, ())
-    assert stream == device.side.cuda_stream
-    assert turn is not None
-    assert (turn.before_on, turn.before, turn.told) == (current, 100, 101)
-    assert turn.awaited == turn.ended == device.end.cuda_event
+    turn, end = repeats._start(True, ())
+    assert end is not None
+    ended = device.end.cuda_event
+    assert turn == Turn(device.side.cuda_stream, current, 100, ended, ended, 101)
     end.wait()
     assert device.waits == [(current, 101)]
-    stream, turn, end = repeats._start(False, ())
-    assert stream == current
-    assert turn is not None
-    assert (turn.before, turn.told) == (None, None)
-    assert turn.awaited == device.end.cuda_event
-    end.wait()
-    assert device.waits == [(current, 101)]
-    _, turn, _ = repeats._start(False, ())
-    assert turn is not None
-    assert turn.awaited is None
+    assert repeats._start(False, ()) == (Turn(current, awaited=ended, ended=ended), None)
+    assert repeats._start(False, ()) == (Turn(current, ended=ended), None)
     device.capture(1)
     assert not repeats._is_eager()
 
@@ -225,9 +217,8 @@ def test_events_are_used_again(repeats: Repeats) -> None:
     """Not while somebody may still ask for them."""
     told = []
     for kept in (True, False, True, True):
-        _, turn, end = repeats._start(True, ())
-        assert turn is not None
-        told.append((turn.told, end if kept else None))
+        turn, end = repeats._start(True, ())
+        told.append((Turn(*turn).told, end if kept else None))
         del end
     assert [number for number, _ in told] == [101, 102, 102, 103]
 
@@ -244,7 +235,8 @@ def test_memory_outlasts_a_call(
     then memory is kept."""
     used: Any = Used()  # in a tensor's place
     told, held = used.told, ref(used)
-    _, _, end = repeats._start(True, (used,))
+    _, end = repeats._start(True, (used,))
+    assert end is not None
     del used
     assert held() is not None
     if waits_on is not None:
@@ -267,7 +259,8 @@ def test_memory_outlasts_a_wait_that_fails(
         raise RuntimeError("cuStreamWaitEvent failed with CUDA error 905")
 
     used: Any = Used()
-    _, _, end = repeats._start(True, (used,))
+    _, end = repeats._start(True, (used,))
+    assert end is not None
     monkeypatch.setattr(driver, "call", refuse)
     with pytest.raises(RuntimeError, match="905"):
         end.wait()

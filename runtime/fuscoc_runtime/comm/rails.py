@@ -174,7 +174,7 @@ class Rails:
             HopTimeoutError, NetworkError: a rank has ended, or on the CPU does not come in time.
             ClosedError: the group has been destroyed.
         """
-        self.check_open()
+        self.group()
         try:
             commands.submit(numbers)
         except NcclError as error:
@@ -185,11 +185,17 @@ class Rails:
         self._is_watched = False
         return self._explain(time.monotonic(), error)
 
-    def check_open(self) -> None:
-        """Raise if the group has been destroyed, whose communicators have ended with it."""
-        known = self._lanes[0]
-        if known is None or known() is None or dist.GroupMember.WORLD is None:
+    def group(self, lane: int = 0) -> dist.ProcessGroup:
+        """The ranks' group of a lane, with its communicator, which ends with it.
+
+        Raises:
+            ClosedError: it has been destroyed.
+        """
+        known = self._lanes[lane]
+        group = known() if known is not None else None
+        if group is None or dist.GroupMember.WORLD is None:
             raise ClosedError("the process group")
+        return group
 
     def under_way(self) -> int:
         """Which exchange the device is waiting for, by its number; 0 if for none."""
@@ -207,7 +213,7 @@ class Rails:
     def listen(self, listener: Listener) -> None:
         """Let it hear of a loss before the GPU goes on without what was lost."""
         for lane in range(len(self._lanes) if self._is_gpu else 0):
-            listen(self._group(lane), listener)
+            listen(self.group(lane), listener)
 
     def abort(self, loss: FuscoRuntimeError) -> None:
         """A rank is lost: let the GPU, which may wait for what it should have sent, go on without.
@@ -215,14 +221,6 @@ class Rails:
         for group in self._lanes if self._is_gpu else ():
             if group is not None:
                 abort(group, self._members.device, loss)
-
-    def _group(self, lane: int = 0) -> dist.ProcessGroup:
-        """The ranks' group of a lane, with its communicator, which ends with it."""
-        self.check_open()
-        known = self._lanes[lane]
-        if known is None or (group := known()) is None:
-            raise ClosedError("the process group")
-        return group
 
     def _transfers(
         self,
@@ -238,7 +236,7 @@ class Rails:
                 if part.nbytes:
                     made.append(Transfer(part.data_ptr(), part.nbytes, peer, is_sent))
         return Transfers(
-            ctypes.pointer(communicator_of(self._group(lane), self._members.device)),
+            ctypes.pointer(communicator_of(self.group(lane), self._members.device)),
             0 if is_told else ctypes.addressof(self._number),
             0 if is_told else self._words.address,
             len(made),
@@ -250,7 +248,7 @@ class Rails:
         """Carry it out by gloo."""
         if self.is_in_vain:
             raise unfit(self._members.rank)
-        group, started = self._group(), time.monotonic()
+        group, started = self.group(), time.monotonic()
         awaited: int | None = None
         try:
             works = post(group, what)

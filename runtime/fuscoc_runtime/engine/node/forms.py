@@ -26,13 +26,25 @@ class Form:
     """The form of tensors, and what else calls of it have alike, as a ``key``.
 
     Attributes:
-        fits: whether others have that form, given one by one, as many as these.
+        fits: whether others have that form, given one by one, as many as these. Where some of these
+            are one tensor, those are one, too.
     """
 
     def __init__(self, key: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:
         self.key = key
-        guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        self.fits = guards.check
+        places = {id(each): place for place, each in enumerate(tensors)}
+        self._places = [places[id(each)] for each in tensors]
+        self._distinct = sorted(places.values())
+        distinct = [tensors[place] for place in self._distinct]
+        guards = TensorGuards(*distinct, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        self._check = guards.check
+        # It takes no tensor twice.
+        self.fits = self._check if len(distinct) == len(tensors) else self._fits
+
+    def _fits(self, *tensors: Any) -> bool:
+        if any(each is not tensors[place] for each, place in zip(tensors, self._places, strict=True)):
+            return False
+        return bool(self._check(*(tensors[place] for place in self._distinct)))
 
 
 class Formed(Protocol):

@@ -68,7 +68,7 @@ class Prepared:
                 rails.submit(self._commands, numbers)
             return
         if rails is not None:
-            rails.check_open()
+            rails.group()  # raises if that is gone
         if failed := self._enqueue(self._at, self._calls[index]):
             error = native.failure(failed)
             if rails is not None and isinstance(error, NcclError):
