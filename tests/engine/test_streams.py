@@ -195,29 +195,38 @@ def repeats(device: Device, monkeypatch: pytest.MonkeyPatch) -> Repeats:
     return repeats
 
 
+def begun(repeats: Repeats, *used: Any) -> tuple[Any, Any]:
+    """Of an asynchronous call, its turn and its end."""
+    found = repeats._begin(True, used)
+    assert found is not None
+    turn, end = found
+    return turn, end
+
+
 def test_repeats_beside_other_work(device: Device, repeats: Repeats) -> None:
     """A list on the stream of asynchronous calls waits for the current one as far as it is now; on
     the current one there is nothing to wait for."""
     current = device.main.cuda_stream
-    assert repeats._is_eager()
     device.call(device.main)
-    turn, end = repeats._start(True, ())
-    assert end is not None
+    turn, end = begun(repeats)
     ended = device.end.cuda_event
     assert turn == Turn(device.side.cuda_stream, current, 100, ended, ended, 101)
     end.wait()
     assert device.waits == [(current, 101)]
-    assert repeats._start(False, ()) == (Turn(current, awaited=ended, ended=ended), None)
-    assert repeats._start(False, ()) == (Turn(current, ended=ended), None)
+    assert repeats._begin(False, ()) == (Turn(current, awaited=ended, ended=ended), None)
+    assert repeats._begin(False, ()) == (Turn(current, ended=ended), None)
     device.capture(1)
-    assert not repeats._is_eager()
+    assert repeats._begin(False, ()) is None
+    device.capture(None)
+    device.number = 1
+    assert repeats._begin(False, ()) is None
 
 
 def test_events_are_used_again(repeats: Repeats) -> None:
     """Not while somebody may still ask for them."""
     told = []
     for kept in (True, False, True, True):
-        turn, end = repeats._start(True, ())
+        turn, end = begun(repeats)
         told.append((Turn(*turn).told, end if kept else None))
         del end
     assert [number for number, _ in told] == [101, 102, 102, 103]
@@ -235,8 +244,7 @@ def test_memory_outlasts_a_call(
     then memory is kept."""
     used: Any = Used()  # in a tensor's place
     told, held = used.told, ref(used)
-    _, end = repeats._start(True, (used,))
-    assert end is not None
+    _, end = begun(repeats, used)
     del used
     assert held() is not None
     if waits_on is not None:
@@ -259,8 +267,7 @@ def test_memory_outlasts_a_wait_that_fails(
         raise RuntimeError("cuStreamWaitEvent failed with CUDA error 905")
 
     used: Any = Used()
-    _, end = repeats._start(True, (used,))
-    assert end is not None
+    _, end = begun(repeats, used)
     monkeypatch.setattr(driver, "call", refuse)
     with pytest.raises(RuntimeError, match="905"):
         end.wait()

@@ -245,9 +245,9 @@ class NodeEngine:
 
     def can_combine(self, handle: NodeHandle) -> bool:
         """Whether a handle of this shuffle tells what peers combine."""
-        launched = handle.launched
-        is_old = launched.entry.ticket <= self._out_of_step
-        return not (is_old or self.is_closed) and self.node.is_live(launched)
+        entry = handle.launched.entry
+        is_old = entry.ticket <= self._out_of_step
+        return not (is_old or self.is_closed) and self.node.rings.is_live(entry)
 
     def _dispatch_arguments(
         self, positional: Sequence[Tensor], named: Mapping[str, Any], earlier: NodeHandle | None

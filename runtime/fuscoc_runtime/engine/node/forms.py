@@ -8,7 +8,7 @@ what it takes to ask for each of these, above all with cold caches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,10 +28,12 @@ class Form:
     Attributes:
         fits: whether others have that form, given one by one, as many as these. Where some of these
             are one tensor, those are one, too.
+        requires_grad: whether some of them do, so that autograd has to see a call of the form where
+            it is enabled.
     """
 
     def __init__(self, key: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:
-        self.key = key
+        self.key, self.requires_grad = key, any(each.requires_grad for each in tensors)
         places = {id(each): place for place, each in enumerate(tensors)}
         self._places = [places[id(each)] for each in tensors]
         self._distinct = sorted(places.values())
@@ -42,7 +44,9 @@ class Form:
         self.fits = self._check if len(distinct) == len(tensors) else self._fits
 
     def _fits(self, *tensors: Any) -> bool:
-        if any(each is not tensors[place] for each, place in zip(tensors, self._places, strict=True)):
+        if any(
+            each is not tensors[place] for each, place in zip(tensors, self._places, strict=True)
+        ):
             return False
         return bool(self._check(*(tensors[place] for place in self._distinct)))
 
@@ -57,21 +61,27 @@ class Formed(Protocol):
 T = TypeVar("T", bound=Formed)
 
 
-def find(known: list[T], key: tuple[Any, ...], tensors: Sequence[Any]) -> T | None:
-    """What is known of arguments like these, the latest first."""
-    for place, each in enumerate(known):
-        form = each.form
-        if form.key == key and form.fits(*tensors):
-            if place:
-                known.insert(0, known.pop(place))
-            return each
-    return None
+class Known(Generic[T]):
+    """What is known of calls of several forms."""
 
+    def __init__(self) -> None:
+        self._latest: tuple[T, ...] = ()  # is replaced at once: threads may ask at any time
 
-def remember(known: list[T], what: T) -> None:
-    """Find it from now on, in the place of what has not been found for longest."""
-    known.insert(0, what)
-    del known[MAX_FORMS:]
+    def find(self, key: tuple[Any, ...], tensors: Sequence[Any]) -> T | None:
+        """Of arguments like these; None if autograd has to see them."""
+        for place, each in enumerate(latest := self._latest):
+            form = each.form
+            if form.key == key and form.fits(*tensors):
+                if form.requires_grad and torch.is_grad_enabled():
+                    return None
+                if place:
+                    self._latest = (each, *latest[:place], *latest[place + 1 :])
+                return each
+        return None
+
+    def remember(self, what: T) -> None:
+        """Find it from now on, in the place of what has not been found for longest."""
+        self._latest = (what, *self._latest[: MAX_FORMS - 1])
 
 
 def are_plain(tensors: Sequence[Any], may_require_grad: Any = None) -> bool:

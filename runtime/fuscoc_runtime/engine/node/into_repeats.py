@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fuscoc_runtime.engine.into import Given, Into
 from fuscoc_runtime.engine.node.engine import NodeEngine
-from fuscoc_runtime.engine.node.forms import Form, addresses, are_plain, find, remember
+from fuscoc_runtime.engine.node.forms import Form, Known, addresses, are_plain
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.row_kernels import accumulate_rows
 
@@ -56,7 +56,7 @@ class IntoRepeats:
 
     def __init__(self, engine: NodeEngine, into: Into) -> None:
         self._engine, self._into = engine, into
-        self._known: list[_Dispatch] = []
+        self._known = Known[_Dispatch]()
         [self._field] = engine.shuffle.program.buffers["source"]
         [self._rows] = engine.rows.values()
         self._window, *_ = engine.windows
@@ -67,7 +67,7 @@ class IntoRepeats:
         """The memory, with the rows added to it, and the handle; None where it is for the engine to
         find out what is asked for."""
         tensors = (*fields, *named.values())
-        known = find(self._known, (len(fields), *named), tensors)
+        known = self._known.find((len(fields), *named), tensors)
         if known is None:
             return None
         at = addresses(tensors, self._window)
@@ -122,7 +122,7 @@ class IntoRepeats:
             numbers,
             rows,
         )
-        remember(self._known, known)
+        self._known.remember(known)
 
 
 def _share(addresses: Sequence[int], sizes: Sequence[int], memory: int) -> bool:

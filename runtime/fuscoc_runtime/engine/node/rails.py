@@ -93,7 +93,6 @@ class RailNode(TritonNode):
 
     def prepared(self, extents: Sequence[int], num_sources: int, num_slots: int = 0) -> Prepared:
         """See `TritonNode.prepared`."""
-        program = self.shuffle.program
         alike = {
             **self._program.sizes_given(extents),
             **self._program.placement,

@@ -21,7 +21,7 @@ from torch import Tensor
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.ends import CallEnd, Ends, Event
 from fuscoc_runtime.engine.node.engine import NodeEngine
-from fuscoc_runtime.engine.node.forms import NOWHERE, Form, addresses, are_plain, find, remember
+from fuscoc_runtime.engine.node.forms import NOWHERE, Form, Known, addresses, are_plain
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.prepared import NO_TURN, Prepared
 from fuscoc_runtime.engine.node.rings import Launched, RingEntry, ring_size
@@ -99,8 +99,8 @@ class Repeats:
         self._engine, self._node, self._order = engine, node, engine.order
         self._watch, self._observer = engine.watch, observer
         self._weight = engine.shuffle.back.program.weight
-        self._dispatches: list[_Dispatch] = []
-        self._combines: list[_Combine] = []
+        self._dispatches = Known[_Dispatch]()
+        self._combines = Known[_Combine]()
         [field] = engine.shuffle.program.buffers["source"]
         self._field = field.name
         [self.window] = engine.rows.values()
@@ -113,22 +113,25 @@ class Repeats:
             self._watch_streams(Ends(device))
 
     def dispatch(
-        self, fields: Sequence[Any], named: Mapping[str, Any], is_beside: bool
+        self, positional: Sequence[Any], named: Mapping[str, Any], is_beside: bool
     ) -> tuple[Any, ...] | None:
         """What ``Shuffle.dispatch`` returns, without an earlier handle. ``is_beside``: on the
         stream of asynchronous calls."""
         started = time.perf_counter()
-        tensors = (*fields, *named.values())
-        known = find(self._dispatches, (len(fields), *named), tensors)
+        tensors = (*positional, *named.values())
+        known = self._dispatches.find((len(positional), *named), tensors)
         # Rows are views of a window, which hooks that save tensors would save unchecked.
         if known is None or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
             return None
         at = addresses(tensors, self._own_window)
-        if at is None or not self._is_eager():
+        if at is None:
             return None
         engine = self._engine
         with self._order.lock:
-            turn, end = self._start(is_beside, tensors)
+            begun = self._begin(is_beside, tensors)
+            if begun is None:
+                return None
+            turn, end = begun
             entry = self._node.rings.next(False)
             index = entry.index
             launched = Launched(entry, *known.parts[index])
@@ -174,7 +177,7 @@ class Repeats:
         if not are_plain(tensors, may_require_grad=weigh):
             return
         program, node = self._engine.shuffle.program, self._node
-        num_sources, reply = _own_sources(handle.launched), None
+        sent, reply = handle.launched.sent or handle.launched, None
         if handle.reply is not None:
             answers = handle.reply
             reply = _Reply(answers.engine, tuple(answers.inputs), answers.source_shapes)
@@ -182,14 +185,14 @@ class Repeats:
         weighs = zero if weight is None else places[weight]
         read = (places[name] for name in (self._field, *program.inputs))
         left = [
-            node.launched(RingEntry(index, 0, 0, False), num_sources, weigh)
+            node.launched(RingEntry(index, 0, 0, False), sent.num_sources, weigh)
             for index in range(ring_size(node.limits.num_handles))
         ]
         replies = [each.reply for each in left if each.reply is not None]
         extents = [handle.extents[name] for name in program.extents]
         known = _Dispatch(
             Form((len(positional), *named), tensors),
-            node.prepared(extents, num_sources),
+            node.prepared(extents, sent.num_sources),
             itemgetter(weighs, zero, *read),
             tuple(handle.inputs),
             weight,
@@ -200,7 +203,7 @@ class Repeats:
             (_keeps(left, weigh), _keeps(replies, weigh)),
             reply,
         )
-        remember(self._dispatches, known)
+        self._dispatches.remember(known)
 
     def combine(self, rows: Any, handle: Any, is_beside: bool) -> Any:
         """What ``Shuffle.combine`` returns, of rows in all slots."""
@@ -212,9 +215,10 @@ class Repeats:
         engine, launched = self._engine, handle.launched
         if handle.engine is not engine:
             return None
-        key = handle.source_shapes[self._field], _own_sources(launched)
-        known = find(self._combines, key, (rows,))
-        if known is None or not self._is_eager() or not engine.can_combine(handle):
+        sent = launched.sent or launched
+        key = handle.source_shapes[self._field], sent.num_sources
+        known = self._combines.find(key, (rows,))
+        if known is None or not engine.can_combine(handle):
             return None
         for name, weight in handle.weights.items():
             if weight.requires_grad or version(weight) != handle.versions[name]:
@@ -231,7 +235,10 @@ class Repeats:
         result = self._empty(known.shape, known.strides, known.dtype)
         weights = 0 if launched.weights is None else launched.weights.data_ptr()
         with self._order.lock:
-            turn, end = self._start(is_beside, (rows, result))
+            begun = self._begin(is_beside, (rows, result))
+            if begun is None:
+                return None
+            turn, end = begun
             numbers = entry.ticket, rows_ticket, weights, *at, result.data_ptr(), known.num_bytes
             try:
                 known.prepared.submit(entry.index, *turn, *numbers)
@@ -245,7 +252,8 @@ class Repeats:
         """An engine has made this combine."""
         if handle.reply is not None:
             handle = handle.reply
-        shape, num_sources = handle.source_shapes[self._field], _own_sources(handle.launched)
+        shape, launched = handle.source_shapes[self._field], handle.launched
+        num_sources = (launched.sent or launched).num_sources  # of this rank
         if not are_plain((rows,)) or 0 in shape or len(rows) != handle.num_slots:
             return
         [field] = self._engine.shuffle.program.buffers["source"]
@@ -258,7 +266,7 @@ class Repeats:
             like.dtype,
             like.nbytes,
         )
-        remember(self._combines, known)
+        self._combines.remember(known)
 
     def _watch_streams(self, ends: Ends) -> None:
         self._ends = ends
@@ -266,20 +274,18 @@ class Repeats:
         self._before, self._before_at = ends.take()
         self._ended = self._order.ended
 
-    def _is_eager(self) -> bool:
-        """Whether calls are made here and now, on the device of the engine."""
-        return self._ends is None or (
-            torch._C._cuda_getDevice() == self._ends.device
-            and not torch._C._cuda_isCurrentStreamCapturing()
-        )
-
-    def _start(
+    def _begin(
         self, is_beside: bool, used: Sequence[Tensor]
-    ) -> tuple[tuple[int, ...], Event | None]:
-        """The `Turn` of a call that uses these tensors, and the end of one that ``is_beside``."""
+    ) -> tuple[tuple[int, ...], Event | None] | None:
+        """The `Turn` of a call that uses these tensors, and the end of one that ``is_beside``. None
+        if it is not to be made here and now, on the device of the engine."""
+        ends, ended = self._ends, self._ended
+        if ends is not None and (
+            torch._C._cuda_getDevice() != ends.device or torch._C._cuda_isCurrentStreamCapturing()
+        ):
+            return None
         if self._watch.loss is not None or self._node.is_out_of_step:
             self._engine.check_can_follow()
-        ends, ended = self._ends, self._ended
         if ends is None:
             return NO_TURN, Event() if is_beside else None
         caller = torch._C._cuda_getCurrentRawStream(ends.device)
@@ -292,17 +298,10 @@ class Repeats:
         return turn, CallEnd(ends, event, told, caller, used)
 
 
-def _own_sources(launched: Launched) -> int:
-    """Segments of this rank."""
-    return launched.num_sources if launched.sent is None else launched.sent.num_sources
-
-
 def _parts(launched: Launched, given: Tensor | None) -> _Parts:
     """All but what differs from call to call, such as weights that were ``given``."""
     _, *others = (getattr(launched, each.name) for each in fields(Launched))
-    return tuple(
-        None if isinstance(each, Launched) or each is given else each for each in others
-    )
+    return tuple(None if isinstance(each, Launched) or each is given else each for each in others)
 
 
 def _keeps(left: Sequence[Launched], given: Tensor | None) -> bool:

@@ -58,7 +58,8 @@ class HandleRings:
         return RingEntry(index, self._tickets, number, captured)
 
     def is_live(self, entry: RingEntry) -> bool:
-        """Whether the memory is still that of the dispatch, as far as the host knows."""
+        """Whether the memory is still that of the dispatch, as far as the host knows: that of a
+        captured one may also be taken by replays, which the device notices."""
         return self._numbers[entry.captured] - entry.number <= self._num_handles
 
 

@@ -343,11 +343,6 @@ class TritonNode:
             return None
         return self._memory.part("claims", torch.int32, self.limits.capacity, entry.index)
 
-    def is_live(self, handle: Launched) -> bool:
-        """Whether later dispatches have left the handle's buffers alone; a captured handle's may
-        also be taken by replays, which the device notices."""
-        return self.rings.is_live(handle.entry)
-
     def _values(self, handle: Launched) -> dict[str, int]:
         """What the launches of a handle pass alike."""
         table = self._tables[handle.entry.index].data_ptr()
