@@ -100,7 +100,8 @@ class IntoRepeats:
     ) -> None:
         """This dispatch has been made; ``given`` is what `Into.prepare` has found of it."""
         tensors = (*fields, *named.values())
-        if not are_plain(tensors):
+        key = len(fields), *named
+        if not are_plain(tensors) or self._known.find(key, tensors):
             return
         if not handle.num_slots:  # nothing comes
             return
@@ -109,7 +110,7 @@ class IntoRepeats:
         rows = self._rows[: handle.num_slots].view(numbers["num_points"], -1)
         positions = {name: position for position, name in enumerate(names)}
         known = _Dispatch(
-            Form((len(fields), *named), tensors),
+            Form(key, tensors),
             positions[self._field.name],
             tuple((name, positions[name]) for name in handle.inputs),
             tuple((name, positions[name]) for name in given.inputs),

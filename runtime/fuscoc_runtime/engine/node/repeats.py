@@ -120,9 +120,11 @@ class Repeats:
         started = time.perf_counter()
         tensors = (*positional, *named.values())
         known = self._dispatches.find((len(positional), *named), tensors)
-        # Rows are views of a window, which hooks that save tensors would save unchecked.
-        if known is None or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        if known is None:
             return None
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        if hooks is not None and torch.is_grad_enabled():
+            return None  # rows are views of a window, which these would save unchecked
         at = addresses(tensors, self._own_window)
         if at is None:
             return None
@@ -174,7 +176,8 @@ class Repeats:
         # Other weights are made f32 on their way, or are those of an earlier call.
         if weight is not None and (weigh is None or weigh.dtype != torch.float32):
             return
-        if not are_plain(tensors, may_require_grad=weigh):
+        key = len(positional), *named
+        if not are_plain(tensors, may_require_grad=weigh) or self._dispatches.find(key, tensors):
             return
         program, node = self._engine.shuffle.program, self._node
         sent, reply = handle.launched.sent or handle.launched, None
@@ -191,7 +194,7 @@ class Repeats:
         replies = [each.reply for each in left if each.reply is not None]
         extents = [handle.extents[name] for name in program.extents]
         known = _Dispatch(
-            Form((len(positional), *named), tensors),
+            Form(key, tensors),
             node.prepared(extents, sent.num_sources),
             itemgetter(weighs, zero, *read),
             tuple(handle.inputs),
@@ -256,10 +259,13 @@ class Repeats:
         num_sources = (launched.sent or launched).num_sources  # of this rank
         if not are_plain((rows,)) or 0 in shape or len(rows) != handle.num_slots:
             return
+        key = shape, num_sources
+        if self._combines.find(key, (rows,)):
+            return
         [field] = self._engine.shuffle.program.buffers["source"]
         like = torch.empty(shape, dtype=TORCH_DTYPES[field.dtype], device="meta")
         known = _Combine(
-            Form((shape, num_sources), (rows,)),
+            Form(key, (rows,)),
             self._node.prepared_back(num_sources),
             tuple(shape),
             like.stride(),
