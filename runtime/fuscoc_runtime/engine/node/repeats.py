@@ -66,13 +66,12 @@ class _Reply:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Combine:
-    """What combines of one form have in common: their results, of ``num_bytes``, too."""
+    """What combines of one form have in common; ``like`` has the form of the result, which takes
+    ``num_bytes``."""
 
     form: Form
     prepared: Prepared
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
+    like: Tensor
     num_bytes: int
 
 
@@ -108,7 +107,6 @@ class Repeats:
         self._lent = () if self.window.is_inference() else (self.window,)
         self._own_window, *_ = engine.windows
         device = engine.members.device
-        self._empty = getattr(torch._C._dynamo.guards, f"_empty_strided_{device.type}")
         if device.type == "cuda":
             self._watch_streams(Ends(device))
 
@@ -235,7 +233,7 @@ class Repeats:
                 rows_ticket = entry.ticket
         if rows_ticket and rows_ticket != engine.held:
             return None
-        result = self._empty(known.shape, known.strides, known.dtype)
+        result = torch.empty_like(known.like, memory_format=torch.contiguous_format)
         weights = 0 if launched.weights is None else launched.weights.data_ptr()
         with self._order.lock:
             begun = self._begin(is_beside, (rows, result))
@@ -263,14 +261,12 @@ class Repeats:
         if self._combines.find(key, (rows,)):
             return
         [field] = self._engine.shuffle.program.buffers["source"]
-        like = torch.empty(shape, dtype=TORCH_DTYPES[field.dtype], device="meta")
+        one = torch.empty(1, dtype=TORCH_DTYPES[field.dtype], device=self._engine.members.device)
         known = _Combine(
             Form(key, (rows,)),
             self._node.prepared_back(num_sources),
-            tuple(shape),
-            like.stride(),
-            like.dtype,
-            like.nbytes,
+            one.expand(shape),
+            one.nbytes * shape.numel(),
         )
         self._combines.remember(known)
 
