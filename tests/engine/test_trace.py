@@ -12,7 +12,7 @@ import torch
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.kernels import trace
-from fuscoc_runtime.kernels.commands import Launch, NativeList
+from fuscoc_runtime.kernels.commands import Launch
 from fuscoc_runtime.kernels.marks import Marks
 from fuscoc_runtime.kernels.trace import CAPTURED, Span, Tracer, write_trace
 from fuscoc_runtime.kernels.traced import MarkedList, TracedList
@@ -106,7 +106,7 @@ def test_a_list_of_a_gpu(on_gpu: tuple[Tracer, Clock]) -> None:
     tracer, clock = on_gpu
     commands, taken, whole = beside_a_list()
     driver = Recorded(taken)
-    listed = TracedList(torch.device("cpu"), commands, tracer)
+    listed = TracedList(torch.device("cpu"), commands, (), tracer)
     for each in commands:
         if isinstance(each, Launch):
             each.kernel.spec.name = f"kernel {each.programs}"
@@ -114,7 +114,9 @@ def test_a_list_of_a_gpu(on_gpu: tuple[Tracer, Clock]) -> None:
     before = None
     for _ in range(2):
         driver.notes.clear()
-        listed.submit(listed.numbers({"a": 5, "b.x": 0, "c": 2}), STREAM)
+        numbers = listed.numbers({"a": 5, "b.x": 0, "c": 2})
+        numbers[0] = STREAM
+        listed.submit(numbers)
         for note in driver.notes:
             if note[0] == "record" and note[1] not in (21, 22):
                 clock.recorded(note[1])
@@ -154,15 +156,14 @@ def test_what_a_graph_captures_is_left_out(
     """A note says so, once for all that is captured."""
     tracer, clock = on_gpu
     monkeypatch.setattr(Tracer, "is_captured", lambda self: True)
+    monkeypatch.setattr(Tracer, "current_stream", lambda self: STREAM)
     driver = Recorded({0x1000: 1})
     commands, _ = made([(["a"], "c", True)], ctypes.c_int64(), [])
-    listed = TracedList(torch.device("cpu"), commands, tracer)
-    listed._native = NativeList(commands, listed.names, driver.calls)
+    listed = TracedList(torch.device("cpu"), commands, (), tracer)
+    listed._calls = driver.calls
     listed._marked = MarkedList(commands, listed.names, driver.calls)
-    asked = "_cuda_isCurrentStreamCapturing"
-    monkeypatch.setattr(torch._C, asked, lambda: True, raising=False)
     for _ in range(2):
-        listed.submit(listed.numbers({"a": 5, "c": 2}), STREAM)
+        listed.submit(listed.numbers({"a": 5, "c": 2}))
         with tracer.launch("a kernel", STREAM):
             pass
     assert [note[0] for note in driver.notes] == ["launch"] * 2

@@ -49,15 +49,15 @@ class OneRail(Rails):
     """Rank 1 of four nodes of two, on its own."""
 
     def __init__(self, group: Any) -> None:
-        self.group, store = group, HashStore()
+        self.known, store = group, HashStore()
         liveness = Liveness(store, 0, [this_process()])
         super().__init__(Membership(1, Topology(4, 2), None, CPU, store, liveness, 60.0))
 
     def exchange(self, what: StartRound, lane: int = 0) -> None:
         pass
 
-    def _group(self, lane: int = 0) -> Any:
-        return self.group
+    def group(self, lane: int = 0) -> Any:
+        return self.known
 
 
 def failing() -> None:
@@ -153,7 +153,7 @@ def test_what_nccl_says_is_told() -> None:
 def test_nothing_is_posted_to_a_group_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     rail, nothing = OneRail(Group()), CommandList(CPU, [])
     rail.submit(nothing, as_numbers(()))
-    monkeypatch.setattr(OneRail, "_group", Rails._group)
+    monkeypatch.setattr(OneRail, "group", Rails.group)
     with pytest.raises(ClosedError):
         rail.submit(nothing, as_numbers(()))
 

@@ -38,7 +38,6 @@ from fuscoc_runtime.kernels.commands import (
     Numbers,
     Transfer,
     Transfers,
-    Turn,
     as_numbers,
 )
 from fuscoc_runtime.kernels.nccl import NcclError
@@ -236,25 +235,35 @@ class Rails:
         command = self.command(what, lane=lane)
         self.submit(CommandList(self._members.device, [command]), as_numbers(()))
 
-    def submit(
-        self,
-        commands: CommandList,
-        numbers: Numbers,
-        stream: int | None = None,
-        turn: Turn | None = None,
-    ) -> None:
+    def submit(self, commands: CommandList, numbers: Numbers) -> None:
         """Enqueue a list with exchanges of this rail, as `CommandList.submit` does.
 
         Raises:
             HopTimeoutError, NetworkError: a rank has ended, or on the CPU does not come in time.
             ClosedError: the group has been destroyed.
         """
-        self._group()
+        self.group()
         try:
-            commands.submit(numbers, stream, turn)
+            commands.submit(numbers)
         except NcclError as error:
-            self._is_watched = False
-            raise self._explain(time.monotonic(), error) from error
+            raise self.explained(error) from error
+
+    def explained(self, error: NcclError) -> FuscoRuntimeError:
+        """What an exchange that could not be posted means."""
+        self._is_watched = False
+        return self._explain(time.monotonic(), error)
+
+    def group(self, lane: int = 0) -> dist.ProcessGroup:
+        """The ranks' group of a lane, with its communicator, which ends with it.
+
+        Raises:
+            ClosedError: it has been destroyed.
+        """
+        known = self._lanes[lane]
+        group = known() if known is not None else None
+        if group is None or dist.GroupMember.WORLD is None:
+            raise ClosedError("the process group")
+        return group
 
     def under_way(self) -> int:
         """Which exchange the device is waiting for, by its number; 0 if for none."""
@@ -272,7 +281,7 @@ class Rails:
     def listen(self, listener: Listener) -> None:
         """Let it hear of a loss before the GPU goes on without what was lost."""
         for lane in range(len(self._lanes) if self._is_gpu else 0):
-            listen(self._group(lane), listener)
+            listen(self.group(lane), listener)
 
     def abort(self, loss: FuscoRuntimeError) -> None:
         """A rank is lost: let the GPU, which may wait for what it should have sent, go on without.
@@ -280,14 +289,6 @@ class Rails:
         for group in self._lanes if self._is_gpu else ():
             if group is not None:
                 abort(group, self._members.device, loss)
-
-    def _group(self, lane: int = 0) -> dist.ProcessGroup:
-        """The ranks' group of a lane, with its communicator, which ends with it."""
-        known = self._lanes[lane]
-        group = known() if known is not None else None
-        if group is None or dist.GroupMember.WORLD is None:
-            raise ClosedError("the process group")
-        return group
 
     def _transfers(
         self,
@@ -303,7 +304,7 @@ class Rails:
                 if part.nbytes:
                     made.append(Transfer(part.data_ptr(), part.nbytes, peer, is_sent))
         return Transfers(
-            ctypes.pointer(communicator_of(self._group(lane), self._members.device)),
+            ctypes.pointer(communicator_of(self.group(lane), self._members.device)),
             0 if is_told else ctypes.addressof(self._number),
             0 if is_told else self._words.address,
             len(made),
@@ -315,7 +316,7 @@ class Rails:
         """Carry it out by gloo."""
         if self.is_in_vain:
             raise unfit(self._members.rank)
-        group, started = self._group(), time.monotonic()
+        group, started = self.group(), time.monotonic()
         awaited: int | None = None
         try:
             works = post(group, what)

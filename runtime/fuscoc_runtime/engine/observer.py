@@ -31,7 +31,13 @@ class Tally:
 
 
 class Observer:
-    """Told of every call of one engine, whoever makes it; ``name`` is for messages."""
+    """Told of every call of one engine, whoever makes it; ``name`` is for messages.
+
+    Attributes:
+        stream: that of asynchronous calls, if there have been any on a GPU.
+    """
+
+    stream: Any = None
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -69,7 +69,6 @@ class Executor:
         self.observer = Observer(name) if tracer is None else TracedObserver(name, tracer)
         self.observer.tally.nodes = members.nodes
         self.observer.tally.link = None if isinstance(engine, NodeEngine) else engine.link
-        self._stream: Any = None
         node = engine.node if isinstance(engine, NodeEngine) else None
         if spec.program.target.kind == "dense":  # has as many slots as a call says
             node = None
@@ -90,9 +89,9 @@ class Executor:
         self.repeats: Repeats | None = None
         self.repeats_back: Repeats | None = None
         if isinstance(engine, NodeEngine) and into is None and not has_complex_fields(spec):
-            self.repeats = self.repeats_back = Repeats.of(engine)
+            self.repeats = self.repeats_back = Repeats.of(engine, self.observer)
             if engine.reply is not None:
-                self.repeats_back = Repeats.of(engine.reply)
+                self.repeats_back = Repeats.of(engine.reply, self.observer)
         self.into_repeats: IntoRepeats | None = None
         if isinstance(engine, NodeEngine) and into is not None and not has_complex_fields(spec):
             self.into_repeats = IntoRepeats.of(engine, into)
@@ -131,22 +130,6 @@ class Executor:
             self.repeats.remember_dispatch(fields, named, done.handle)
         return rows, done.handle
 
-    def repeat_dispatch(
-        self, fields: Sequence[Any], named: Mapping[str, Any], is_beside: bool
-    ) -> tuple[Tensor, Any, Event] | None:
-        """`dispatch`, and `beside`, where an earlier one is known whose arguments were alike."""
-        assert self.repeats is not None
-        started = self.observer.begins_dispatch()
-        found = self.repeats.dispatch(fields, named, is_beside)
-        if found is None:
-            return None
-        handle, end = found
-        self._stream = self.repeats.stream if is_beside else self._stream
-        self.observer.dispatched(handle, started)
-        rows = self.repeats.window.detach()
-        self.observer.lend((rows,))
-        return rows, handle, end
-
     def repeat_into(
         self, fields: Sequence[Any], named: Mapping[str, Any]
     ) -> tuple[Tensor, NodeHandle] | None:
@@ -167,19 +150,6 @@ class Executor:
             self.repeats_back.remember_combine(rows, handle)
         return result
 
-    def repeat_combine(
-        self, rows: Any, handle: Any, is_beside: bool
-    ) -> tuple[Tensor, Event] | None:
-        """`combine`, and `beside`, where an earlier one is known whose arguments were alike."""
-        assert self.repeats_back is not None
-        started = time.perf_counter()
-        found = self.repeats_back.combine(rows, handle, is_beside)
-        if found is None:
-            return None
-        self._stream = self.repeats_back.stream if is_beside else self._stream
-        self.observer.combined(started)
-        return found
-
     def check(self) -> None:
         """Wait for all calls so far, and raise what went wrong on this rank."""
         self.engine.check()
@@ -196,14 +166,14 @@ class Executor:
         engine, device = self.engine, self.engine.members.device
         if device.type != "cuda":
             return call(), Event()
-        self._stream = communication_stream(device)
+        stream = self.observer.stream = communication_stream(device)
         current = torch.cuda.current_stream(device)
-        self._stream.wait_event(after if after is not None else current.record_event())
+        stream.wait_event(after if after is not None else current.record_event())
         waiting = engine.unfinished() if isinstance(engine, ProcessEngine) else nullcontext()
-        with torch.cuda.stream(self._stream), waiting:
+        with torch.cuda.stream(stream), waiting:
             result = call()
-            end = self._stream.record_event()
-        _used_on(self._stream, given)
+            end = stream.record_event()
+        _used_on(stream, given)
         _used_on(current, result)
         return result, Event(end, given)
 
@@ -216,8 +186,8 @@ class Executor:
         self.engine.settle()
         if self.into is not None:
             self.into.check()
-        if self._stream is not None:
-            torch.cuda.current_stream(self.engine.members.device).wait_stream(self._stream)
+        if (stream := self.observer.stream) is not None:
+            torch.cuda.current_stream(self.engine.members.device).wait_stream(stream)
         return shuffle_stats(self.observer.tally, self.into)
 
     def memory(self) -> Memory:

@@ -236,7 +236,7 @@ class Shuffle:
         it. If this rank raises InputError, the others go on without its rows. Without, inside one
         node of GPUs, that is so for a dispatch with a ``handle``: then nothing is moved.
         """
-        return calls.dispatch(self._executor, fields, named, handle, async_op, after)
+        return calls.dispatch(self._held or self._executor, fields, named, handle, async_op, after)
 
     def dispatch_fresh(
         self, *fields: Tensor, handle: AnyHandle | None = None, **named: Any
@@ -277,7 +277,7 @@ class Shuffle:
                 ``check`` raises RefusedCallError.
             HopTimeoutError: a rank ended or did not come in time.
         """
-        return calls.combine(self._executor, rows, handle, inputs, async_op, after)
+        return calls.combine(self._held or self._executor, rows, handle, inputs, async_op, after)
 
     def capacity_for(self, num_sources: int) -> int:
         """Slots that a rank needs if no rank dispatches more than ``num_sources`` source segments,

@@ -83,27 +83,27 @@ typedef struct {
     void *awaited;
 } command_t;
 
-/* Events around a list; each may be NULL. */
+/* A list. */
 typedef struct {
+    const calls_t *calls;
+    const command_t *commands;
+    i64 count;
+    i64 *numbers;       /* where launches find theirs */
+    i64 num_numbers;
+    i64 status;         /* of what has failed in the latest call */
+} list_t;
+
+/* What differs from call to call: a stream, events around the list, each of which may be NULL, and
+ * numbers. */
+typedef struct {
+    void *stream;
     void *before_on; /* the list begins when this stream has come as far as it is now, */
     void *before;    /* of which this event tells, */
     void *awaited;   /* and when this event has been recorded; */
     void *ended;     /* at its end this one is, */
     void *told;      /* and this one. */
-} turn_t;
-
-/* A list, and a call of it. */
-typedef struct {
-    const calls_t *calls;
-    const command_t *commands;
-    i64 count;
-    i64 *numbers;       /* where launches find theirs, */
-    const i64 *given;   /* which are these */
-    i64 num_numbers;
-    void *stream;
-    const turn_t *turn;
-    i64 status;         /* of what has failed */
-} submission_t;
+    i64 numbers[];
+} call_t;
 
 enum { WHOLE, LAUNCH, WORD, NETWORK, EVENT }; /* what has failed */
 
@@ -233,50 +233,53 @@ static INLINED int carry_out(const calls_t *calls, const command_t *command, voi
     return EVENT;
 }
 
-static int begin(const calls_t *calls, const turn_t *turn, void *stream)
+static int begin(const calls_t *calls, const call_t *call)
 {
     int status = 0;
-    if (turn->before)
-        status = follow(calls, stream, turn->before, turn->before_on);
-    if (turn->awaited && !status)
-        status = calls->wait(stream, turn->awaited, 0);
+    if (call->before)
+        status = follow(calls, call->stream, call->before, call->before_on);
+    if (call->awaited && !status)
+        status = calls->wait(call->stream, call->awaited, 0);
     return status;
 }
 
-static int end(const calls_t *calls, const turn_t *turn, void *stream)
+static int end(const calls_t *calls, const call_t *call)
 {
-    int status = turn->ended ? calls->record(turn->ended, stream) : 0;
-    int told = turn->told ? calls->record(turn->told, stream) : 0;
+    int status = call->ended ? calls->record(call->ended, call->stream) : 0;
+    int told = call->told ? calls->record(call->told, call->stream) : 0;
     return status ? status : told;
 }
 
 /* `marks`: NULL, or two events for every command. */
-static INLINED int submit(submission_t *whole, void *const *marks)
+static INLINED int submit(list_t *list, const call_t *call, void *const *marks)
 {
-    const calls_t *calls = whole->calls;
-    memcpy(whole->numbers, whole->given, (size_t)whole->num_numbers * sizeof *whole->given);
-    int status = begin(calls, whole->turn, whole->stream);
+    const calls_t *calls = list->calls;
+    memcpy(list->numbers, call->numbers, (size_t)list->num_numbers * sizeof *list->numbers);
+    int status = begin(calls, call);
     int failed = status ? EVENT : WHOLE;
-    for (i64 i = 0; i < whole->count && !failed; i++) {
+    for (i64 i = 0; i < list->count && !failed; i++) {
         void *const *begun = marks ? marks + 2 * i : NULL;
         void *const *ended = marks ? begun + 1 : NULL;
         int kind =
-            carry_out(calls, whole->commands + i, whole->stream, begun, ended, &status);
+            carry_out(calls, list->commands + i, call->stream, begun, ended, &status);
         failed = status ? kind : WHOLE;
     }
     /* What is there of a list that has failed ends, too. */
-    int ended = end(calls, whole->turn, whole->stream);
+    int ended = end(calls, call);
     if (!failed && ended) {
         status = ended;
         failed = EVENT;
     }
-    whole->status = status;
+    list->status = status;
     return failed;
 }
 
-/* Returns which call has failed, with its `status`; commands behind it are left out. */
-int fuscoc_submit(submission_t *whole) { return submit(whole, NULL); }
+/* Returns which call has failed, with the `status` of the list; commands behind it are left out. */
+int fuscoc_submit(list_t *list, const call_t *call) { return submit(list, call, NULL); }
 
 /* The same, with two events for every command that are recorded before and behind its work, where it
  * has some: on the stream that does it. */
-int fuscoc_submit_marked(submission_t *whole, void *const *marks) { return submit(whole, marks); }
+int fuscoc_submit_marked(list_t *list, const call_t *call, void *const *marks)
+{
+    return submit(list, call, marks);
+}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -23,7 +22,6 @@ from fuscoc_runtime.kernels.commands import (
     NativeCalls,
     NativeList,
     Numbers,
-    Turn,
     library,
     one_by_one,
 )
@@ -52,11 +50,16 @@ def traced_cuda(
 
 
 def command_list(
-    device: torch.device, commands: Sequence[Command], tracer: Tracer | None
+    device: torch.device,
+    commands: Sequence[Command],
+    varied: Sequence[str],
+    tracer: Tracer | None,
 ) -> CommandList:
     """A list whose kernels and exchanges are spans, if there is a tracer. Its kernels are
     `traced`."""
-    return CommandList(device, commands) if tracer is None else TracedList(device, commands, tracer)
+    if tracer is None:
+        return CommandList(device, commands, varied)
+    return TracedList(device, commands, varied, tracer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,37 +100,45 @@ class MarkedList(NativeList):
     ) -> None:
         super().__init__(one_by_one(commands), names, calls)
         self.marks = (ctypes.c_void_p * (2 * len(commands)))()
-        self._submit = self._submit_marked
 
-    def _submit_marked(self, submission: Any) -> int:
-        failed: int = library().fuscoc_submit_marked(submission, self.marks)
+    def _enqueue(self, numbers: Numbers) -> int:
+        failed: int = library().fuscoc_submit_marked(self.at, numbers, self.marks)
         return failed
 
 
 class TracedList(CommandList):
     """A list whose kernels and exchanges are spans of a tracer."""
 
-    def __init__(self, device: torch.device, commands: Sequence[Command], tracer: Tracer) -> None:
-        super().__init__(device, commands)
+    def __init__(
+        self,
+        device: torch.device,
+        commands: Sequence[Command],
+        varied: Sequence[str],
+        tracer: Tracer,
+    ) -> None:
+        super().__init__(device, commands, varied)
         self._tracer = tracer
         self._marked: MarkedList | None = None
-        if self._native is not None:
-            self._marked = MarkedList(commands, self.names, self._native.calls)
+        if self.native is not None:
+            self._marked = MarkedList(commands, self.names, self._calls)
+            self.native = None  # no call is to go past the tracer
         places = [i for i, each in enumerate(commands) if isinstance(each, Exchange)]
         self._exchanges = {place: f"exchange {i}" for i, place in enumerate(places)}  # their names
 
-    def submit(self, numbers: Numbers, stream: int | None = None, turn: Turn | None = None) -> None:
-        values = dict(zip(self.names, numbers, strict=True))
+    def submit(self, numbers: Numbers) -> None:
+        """As without a tracer, but on the stream of a turn, if there is one, which captures
+        nothing."""
         if self._marked is None:
-            self._interpret(values)
-        elif turn is None and self._tracer.is_captured():
-            self._tracer.note_capture()
-            super().submit(numbers, stream, turn)
-        else:
-            if stream is None:
-                stream = self._tracer.current_stream()
-            with self._tracer.host("enqueue"):
-                self._enqueue(self._marked, numbers, values, stream, turn)
+            self._interpret(self.values(numbers))
+            return
+        if not numbers[0]:
+            numbers[0] = self._tracer.current_stream()
+            if self._tracer.is_captured():
+                self._tracer.note_capture()
+                self._captured.submit(numbers)
+                return
+        with self._tracer.host("enqueue"):
+            self._enqueue(self._marked, numbers)
 
     def _interpret(self, values: Mapping[str, int]) -> None:
         """One by one, by Python. Kernels tell the tracer by themselves."""
@@ -138,15 +149,8 @@ class TracedList(CommandList):
             else:
                 command.carry_out(values)
 
-    def _enqueue(
-        self,
-        marked: MarkedList,
-        numbers: Numbers,
-        values: Mapping[str, int],
-        stream: int,
-        turn: Turn | None,
-    ) -> None:
-        tracer = self._tracer
+    def _enqueue(self, marked: MarkedList, numbers: Numbers) -> None:
+        tracer, values, stream = self._tracer, self.values(numbers), numbers[0]
         works = [
             (place, command)
             for place, command in enumerate(self._commands)
@@ -156,7 +160,7 @@ class TracedList(CommandList):
         events = [(tracer.marks.new(), tracer.marks.new()) for _ in works]
         for (place, _), pair in zip(works, events, strict=True):
             marked.marks[2 * place : 2 * place + 2] = [*pair]
-        marked.submit(numbers, stream, turn)  # of what has failed nothing is told
+        marked.submit(numbers)  # of what has failed nothing is told
         for (place, command), pair in zip(works, events, strict=True):
             if isinstance(command, Launch):
                 tracer.add(tracer.lane_of(stream), command.kernel.spec.name, *pair)

@@ -75,8 +75,7 @@ class Known:
     @property
     def tensors(self) -> list[Tensor]:
         """All memory that it keeps."""
-        held = [self.segments, self.first_slots, *vars(self.launched).values()]
-        return [each for each in held if isinstance(each, Tensor)]
+        return [self.segments, self.first_slots, *self.launched.tensors]
 
 
 @dataclass(frozen=True, eq=False)

@@ -123,7 +123,7 @@ class CudaNode:
                 sections["rows"], self._row_bytes, program.fields, strict=True
             )
         )
-        self._rings = HandleRings(limits.num_handles)
+        self.rings = HandleRings(limits.num_handles)
         # What a window has once for every memory of a handle.
         self._sections_at = {name: at for name, at in sections.items() if name in self._of_handles}
         self._handles = [
@@ -364,7 +364,7 @@ class CudaNode:
         """
         if not self._combines:
             raise ValueError(f"{self.program.name} declares no combine")
-        if not self.is_live(handle):
+        if not self.rings.is_live(handle.entry):
             raise ValueError(f"the handle is outdated; num_handles is {self.limits.num_handles}")
         self._bind(handle.entry)
         self._bind_points(handle)
@@ -408,7 +408,7 @@ class CudaNode:
                 each.launch(1, call, (stream or torch.cuda.current_stream()).cuda_stream)
 
     def _next_entry(self) -> RingEntry:
-        return self._rings.next(torch.cuda.is_current_stream_capturing())
+        return self.rings.next(torch.cuda.is_current_stream_capturing())
 
     def _launch(self, kernel: CudaKernel, num_ctas: int, address: int, early: bool = False) -> None:
         """Beside other work CTAs come in pairs: single ones leave odd numbers of SMs in a GPC, and
@@ -441,11 +441,6 @@ class CudaNode:
     def _claims(self, entry: RingEntry) -> torch.Tensor:
         at = self._sections_at["claims"][entry.index]
         return self._window.local[at : at + 4 * self.limits.capacity].view(torch.int32)
-
-    def is_live(self, handle: Launched) -> bool:
-        """Whether later dispatches have left the handle's buffers alone; a captured handle's may
-        also be taken by replays, which the device notices."""
-        return self._rings.is_live(handle.entry)
 
     def _bind(self, entry: RingEntry) -> None:
         call = self._call

@@ -133,9 +133,9 @@ class TritonProgram:
         kernel.compile()
         return traced(kernel, self.members.tracer)
 
-    def listed(self, commands: Sequence[Command]) -> CommandList:
-        """Commands for the current stream of the device."""
-        return command_list(self.device, commands, self.members.tracer)
+    def listed(self, commands: Sequence[Command], varied: Sequence[str] = ()) -> CommandList:
+        """Commands for the current stream of the device; see `CommandList`."""
+        return command_list(self.device, commands, varied, self.members.tracer)
 
     @property
     def num_columns(self) -> int:
