@@ -84,7 +84,10 @@ def test_nothing_is_raised_before_it_is_known_who_is_to_blame(
 
 
 def members_of(ended: bool, timeout: float) -> Any:
-    liveness = SimpleNamespace(someone_ended=lambda: ended)
+    def explain(hop: str, seconds: float, problem: object) -> FuscoRuntimeError:
+        return HopTimeoutError(RANK, hop, VICTIM, seconds)
+
+    liveness = SimpleNamespace(someone_ended=lambda: ended, explain=explain)
     return SimpleNamespace(timeout=timeout, liveness=liveness)
 
 
@@ -101,20 +104,22 @@ def test_a_window_does_not_wait_for_who_does_not_come(
         device_memory._wait_in_time(store, ["0", "1"], members_of(ended, timeout))
 
 
+@pytest.mark.parametrize("error", [RuntimeError, TimeoutError])
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_store_that_is_gone_is_no_answer_of_a_gpu(
-    ended: bool, monkeypatch: pytest.MonkeyPatch
+    ended: bool, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a rank has ended, who that was is to be found out."""
+    """Where a rank has ended, or does not come, who that is is to be found out."""
 
     def gone(*_: object) -> list[str]:
-        raise RuntimeError("failed to recv, got 0 bytes")
+        raise error("failed to recv, got 0 bytes")
 
     monkeypatch.setattr(device_memory, "_tell", gone)
     monkeypatch.setattr(device_memory.dist, "get_rank", lambda: RANK)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     empty = mock.Mock(return_value=torch.empty(8, dtype=torch.uint8))
     monkeypatch.setattr(device_memory._SymmetricMemory, "empty_strided_p2p", empty)
-    with pytest.raises(RuntimeError if ended else NetworkError, match="got 0 bytes") as caught:
+    is_named = ended or error is TimeoutError
+    said = "rank 2 waited .* for rank 3 in the window allocation" if is_named else "got 0 bytes"
+    with pytest.raises(HopTimeoutError if is_named else NetworkError, match=said):
         device_memory.allocate_symmetric(8, mock.Mock(), CPU, members_of(ended, 1.0))
-    assert isinstance(caught.value, NetworkError) != ended

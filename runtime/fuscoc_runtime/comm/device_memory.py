@@ -48,11 +48,11 @@ def allocate_symmetric(
     take, nor when one of them has ended.
 
     Raises:
-        RuntimeError, TimeoutError: a rank of the members has ended, or does not come in time.
+        HopTimeoutError: one of the members has ended, or does not come in time.
         NetworkError: a GPU of the node has too little memory, and then all ranks raise it; or the
             GPUs cannot map each other's memory.
     """
-    problem = ""
+    problem, started = "", time.monotonic()
     operation = f"mapping {nbytes} bytes of {device} for its node"
     try:
         # Not symmetric_memory.empty: its memory pool lets several tensors share one mapping.
@@ -71,9 +71,12 @@ def allocate_symmetric(
         bases, handle = _mapped(local, node_group)
     except NetworkError:
         raise
-    except RuntimeError as error:
-        if members is not None and members.liveness.someone_ended():
-            raise  # the store has perhaps ended with it, or a rank that had waited for it
+    except (RuntimeError, TimeoutError) as error:
+        late = isinstance(error, TimeoutError)
+        # The store has perhaps ended with the one that has, or with a rank that had waited for it.
+        if members is not None and (late or members.liveness.someone_ended()):
+            seconds = time.monotonic() - started
+            raise members.liveness.explain("window allocation", seconds, error) from error
         raise NetworkError(dist.get_rank(), operation, str(error)) from error
     return MappedWindow(
         local[:nbytes], torch.tensor(bases, dtype=torch.int64, device=device), handle
