@@ -66,6 +66,7 @@ struct Move {
   const int lane;
   Shared& shared;
   u32 num_boxes;
+  u32 refusing;  // ranks, a bit each
 
   // Items of a box of any field, in all its cells.
   __device__ __forceinline__ u32 items_of(u32 box) const {
@@ -99,7 +100,9 @@ struct Move {
     }
     const auto count = [&](u32 box) { return items_of(box); };
     const i64 most = call.max_boxes * Shape::num_fields;
-    if (!kShares && most <= Items::kFew) {
+    if constexpr (kShares) {
+      shared.items.count_lanes(num_boxes, count, 0);
+    } else if (most <= Items::kFew) {
       if (warp == 0) shared.items.count_few(num_boxes, u32(most), count);
     } else {
       shared.items.count_all(num_boxes, count);
@@ -118,12 +121,12 @@ struct Move {
       const u32 after = lane == 0 ? first + atomicAdd(next, 1u) : 0;
       u32 item = turn % places * part + turn / places;
       if (item < num_items) {
-        const u32 number = shared.items.find(item, count);
+        const u32 number = kShares ? shared.items.find_lane(item) : shared.items.find(item, count);
         if constexpr (!kShares)
           if (number != held) keep_box(kept, boxes_forth<Shape>(call)[number], lane), held = number;
         const Own& box = kShares ? shared.box[number] : kept;
         const int field = int(number % Shape::num_fields), cell = cell_of(box, item), rank = box.rank + cell * box.rank_step;
-        if (!(call.routing->refusing >> rank & 1))
+        if (!(refusing >> rank & 1))
           copy(box, field, call.source[field] + box.from + cell * box.cell_from,
                call.window[rank] + call.rows_at[field] + box.to + cell * box.cell_to, box.num_cells == 1 ? item : item / box.num_cells);
       }
@@ -170,7 +173,7 @@ struct Move {
 
   __device__ void mark_all() {
     for (int from = 0; from < call.num_ranks; ++from) {
-      if (call.routing->refusing >> from & 1) continue;
+      if (refusing >> from & 1) continue;
       u32 num_boxes = lane == 0 ? told_boxes(call, from, epoch) : 0;
       if (lane == 0 && blockIdx.x == 0) *num_told(call, call.rank, from) = tagged(num_boxes, epoch);
       num_boxes = __shfl_sync(kAllLanes, num_boxes, 0);
@@ -233,6 +236,34 @@ struct Move {
   }
 };
 
+// Whether the boxes of an earlier call are those of this one, where inputs say nothing of what moves: each CTA sees that for
+// itself, as soon as the ranks have met, and need not wait until the plan has seen the same. By a warp: a lane has a word that
+// boxes follow from, and what a rank tells, if anything.
+struct Made {
+  int index, peer, word;  // of what was made, and of what is told; -1: nothing
+  i64 made;
+
+  __device__ __forceinline__ static Made of(const Call& call, int lane) {
+    Made of{-1, -1, lane % kToldWords, 1};
+    if (lane < call.num_ranks * kToldWords) of.peer = lane / kToldWords, of.index = of.word == 0 ? kMaxInputs + of.peer : kMadeOf;
+    else if (lane >= kMaxRanks * kToldWords && lane < kMaxRanks * kToldWords + kMaxInputs) of.index = lane - kMaxRanks * kToldWords;
+    if (of.index >= 0) of.made = i64(load_acquire(reinterpret_cast<const u64*>(call.made_of) + of.index));
+    if (of.peer < 0 && of.index >= 0) of.made = of.made == call.extents[of.index];
+    return of;
+  }
+  // When the ranks have met; `aborted` if that is not to be waited for any more.
+  __device__ __forceinline__ bool is_same(const Call& call, u32 epoch, volatile bool& aborted) const {
+    int told = told_word(call, word);
+    if (peer >= 0 && peer != call.rank) {
+      const u64* const at = counts_of(call, epoch, call.rank, peer) + word;
+      u64 seen = 0;
+      if (!wait_until(call, kPlanPeers, peer, 0, [&] { return u32((seen = load_acquire(at)) >> 32) == epoch; })) aborted = true;
+      told = int(u32(seen));
+    }
+    return !lanes_without(peer >= 0 && word == 0 ? made == told : made != 0 && (peer < 0 || told >= 0));
+  }
+};
+
 template <class Shape, class Relation>
 __device__ __forceinline__ void move(const Call& call) {
   using Kind = Move<Shape, Relation>;
@@ -246,30 +277,47 @@ __device__ __forceinline__ void move(const Call& call) {
   if constexpr (kTurns<Shape>)
     if (threadIdx.x == kWarp) Turning<Shape, Own>{shared.ring, num_workers}.open();
   if (threadIdx.x == 0) begin_dispatch(call, epoch, aborted);
-  __syncthreads();
-  Kind kind{call, epoch, lane, shared, 0};
+  Made made{};
+  if (!Shape::looks_up && warp == 0) made = Made::of(call, lane);
+  __syncthreads();  // what that has seen is older than the boxes that are looked at
+  Kind kind{call, epoch, lane, shared, 0, 0};
   if constexpr (kCarries<Shape>)
     if (warp < kCarriers<Shape>) kind.carrier(warp).open();
   // While ranks meet, boxes of the call before are counted, which often are those of this one; or, where inputs say what
   // moves, those that are made meanwhile.
-  const auto wait = [&](u32 also) {  // or until this bit is set
-    if (threadIdx.x == 0)
-      while (!((planned = load_acquire(&call.state->planned)) & also) && planned % kMade != 1) __nanosleep(32);
-  };
-  bool looked = Kind::kShares;
+  bool looked = true;
   if constexpr (Shape::looks_up) {
+    const auto wait = [&](u32 also) {  // or until this bit is set
+      if (threadIdx.x == 0)
+        while (!((planned = load_acquire(&call.state->planned)) & also) && planned % kMade != 1) __nanosleep(32);
+    };
     wait(kAhead);
     __syncthreads();
     looked = planned & kAhead;
+    if (looked) {
+      kind.look(warp, num_warps);
+      wait(0);
+    }
+  } else {
+    kind.look(warp, num_warps);
+    if (warp == 0) {
+      const bool same = made.is_same(call, epoch, aborted);
+      if (lane == 0) {
+        planned = same ? 0 : kMade;
+        while (!same && !aborted && load_acquire(&call.state->planned) != epoch) __nanosleep(32);
+      }
+    }
   }
-  if (looked) kind.look(warp, num_warps);
-  if (looked || !Shape::looks_up) wait(0);
   const u32 place = enter(call);
-  if (!looked || planned & kMade) kind.look(warp, num_warps);
+  const bool anew = planned & kMade;
+  if (!looked || anew) kind.look(warp, num_warps);
+  // Boxes are made anew if a rank refuses.
+  kind.refusing = Shape::looks_up || anew ? *(volatile u32*)&call.routing->refusing : 0;
   leave(call, place, [&](State& state) {
     const u32 other = ~epoch & 1;
     state.dispatch_epoch = epoch;
-    state.planned = state.next_send[other] = 0;
+    if constexpr (Shape::looks_up) state.planned = 0;
+    state.next_send[other] = 0;
   });
   if (!aborted) {
     if constexpr (kTurns<Shape>) kind.run(warp, Turning<Shape, Own>{shared.ring, num_workers});

@@ -32,6 +32,22 @@ __device__ __forceinline__ Marks<Shape::num_loops>* marks_of_cells(const Call& c
   return reinterpret_cast<Marks<Shape::num_loops>*>(call.cell_marks);
 }
 
+// Words that boxes follow from where inputs say nothing of what moves: extents, slots of ranks; and one that is 0 if they
+// have to be made again in any case.
+constexpr int kMadeOf = kMaxInputs + kMaxRanks;
+
+// Tells dispatch that its boxes are there, by one thread. Where inputs say nothing they often were, and dispatch has not waited for that:
+// so the number of the call is told, and nobody has to take it back.
+template <class Shape>
+__device__ __forceinline__ void tell_boxes(const Call& call, u32 epoch, u32 made = 0) {
+  if constexpr (Shape::looks_up) {
+    tell_planned(call, made);
+  } else {
+    __threadfence();
+    *(volatile u32*)&call.state->planned = epoch;
+  }
+}
+
 template <class Shape, class Relation>
 struct PieceBoxes {
   // Warps make different things of the same pieces: marks, the boxes of each field, and those back.
