@@ -54,7 +54,7 @@ struct GiveLent : GiveBack<Shape> {
   }
   // Parts are taken, not dealt: CTAs that run clear all of them, and wait for none that has no SM yet.
   __device__ __noinline__ void clear_all(u32 num_cleared) const {
-    constexpr u32 together = 16;
+    constexpr u32 together = 4;
     const u32 num = u32(ceil_div(num_cleared, together));
     this->take(call.state->next_finalise + shared.parity, num, [&](u32 group) {
       const u32 end = min((group + 1) * together, num_cleared) - 1;
@@ -131,7 +131,7 @@ struct GiveLent : GiveBack<Shape> {
     wait_for_peers();
     if (shared.aborted || lent.keeps) return false;
     if constexpr (kTurns<Shape>) {
-      const Turning<Shape, Own> turning{all.ring, num_workers()};
+      const Turning<Shape, Own, true> turning{all.ring, num_workers()};
       if (taker() < 0) turning.work(warp);
       else if (!takes) turning.store(taker() - kBringers, shared.tag);
       if (!takes) return true;
@@ -164,7 +164,7 @@ struct GiveLent : GiveBack<Shape> {
         const typename Base::Next item = next(number);
         if (!item.box) return;
         if constexpr (kTurns<Shape>)
-          Turning<Shape, Own>{all.ring, num_workers()}.give(*item.box, item.from, item.to, item.item, 0, false, nullptr);
+          Turning<Shape, Own, true>{all.ring, num_workers()}.give(*item.box, item.from, item.to, item.item, 0, false, nullptr);
         else
           BoxCopy<Shape::unit_bytes(0), kSettled, Own::num_all_steps, Shape::run_bytes(0)>{
               *item.box, item.from, item.to, all.places[warp]}.item(item.item, lane, Nothing{});
@@ -172,7 +172,7 @@ struct GiveLent : GiveBack<Shape> {
     }
     if (!clears_first(num_cleared))
       this->take(counter(call.state->next_finalise), num_cleared, [&](u32 item) { clear(call, item, nullptr, lane); });
-    if constexpr (kTurns<Shape>) Turning<Shape, Own>{all.ring, num_workers()}.end();
+    if constexpr (kTurns<Shape>) Turning<Shape, Own, true>{all.ring, num_workers()}.end();
     return true;
   }
 
@@ -215,7 +215,7 @@ __device__ __forceinline__ void give_lent(const Call& call) {
   const u32 place = enter(call);
   const GiveLent<Shape> state{{{call, shared}, warp, thread % kWarp}, lent};
   if constexpr (kTurns<Shape>)
-    if (thread == kWarp) Turning<Shape, BoxOf<Shape>>{shared.ring, state.num_workers()}.open();
+    if (thread == kWarp) Turning<Shape, BoxOf<Shape>, true>{shared.ring, state.num_workers()}.open();
   if (thread == 0) lent.keeps = false, lent.lost = 0;
   const bool lends = call.result_at >= 0 && !shared.refuses;
   if (thread < call.num_ranks) shared.num_boxes[thread] = u32(told >> 32) == state.epoch() && state.joins(thread) ? u32(told) : 0;
