@@ -156,7 +156,7 @@ struct PieceBoxes {
     return small() ? kFewItemLines : kCarries<Shape> || call.send_ctas < few ? kLongItemLines : kItemLines;
   }
   __device__ __forceinline__ u32 lines_forth() const { return item_lines(kFewForth); }
-  // At both ends of the way back.
+  // Of what is staged on the way back, at both ends.
   __device__ __forceinline__ u32 lines_back() const { return item_lines(kFewBack); }
   template <int kField>
   __device__ __forceinline__ void cut(Own& box) const {

@@ -71,7 +71,7 @@ struct PieceBoxesBack : PieceBoxes<Shape, Relation> {
         packed *= loop[i].count;
       }
       if (!make_box<unit>(told, loop, num, outer, range, Shape::run_bytes(0), kTarget, kPacked, this->lines_back(), also, at_home) ||
-          !make_box<unit>(mine, loop, num, outer, range, Shape::run_bytes(0), kTarget, kSource, this->lines_back(), also_mine, nullptr) ||
+          !make_box<unit>(mine, loop, num, outer, range, Shape::run_bytes(0), kTarget, kSource, this->lines_forth(), also_mine, nullptr) ||
           !make_box<unit>(home, loop, num, outer, range, Shape::run_bytes(0), kPacked, kSource, this->lines_back()))
         return false;
       this->template cut<0>(told);
