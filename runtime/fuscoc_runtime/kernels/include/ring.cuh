@@ -106,13 +106,8 @@ struct Turning {
     Tile tile{};
     Split dealt{};
     if (tiled) tile = tile_of(box, from, to, item);
-    const u32 word = word_bytes(field), run_bytes = u32(Shape::run_bytes(field));
-    const u64 key = keeps(field) && tiled && !straight ? key_of(box, tile, field, word, run_bytes) : 0;
-    if (tiled && !straight && !key) dealt = split(box, tile, word, run_bytes, num_workers * kWarp);
     u32 turn;
     Slip<Own>& slip = next(turn);
-    const bool same = key && ring.key[turn % kSlips] == key;  // what was last in this place
-    if (key && !same) dealt = split(box, tile, word, run_bytes, num_workers * kWarp);
     Gate* const gate = &ring.full[turn % kSlips];
     u32 bytes = 0;
     if (tiled) {
@@ -120,6 +115,12 @@ struct Turning {
       if (fresh) fence_bulk_proxy();  // a peer's flag has been seen
       bytes = straight ? bring_ranges(box, tile, to, gate, lane, keep) : bring_segments(box, tile, to, gate, lane, keep);
     }
+    // While that comes:
+    const u32 word = word_bytes(field), run_bytes = u32(Shape::run_bytes(field));
+    const bool turns = tiled && !straight;
+    const u64 key = keeps(field) && turns ? key_of(box, tile, field, word, run_bytes) : 0;
+    const bool same = key && ring.key[turn % kSlips] == key;  // what was last in this place
+    if (turns && !same) dealt = split(box, tile, word, run_bytes, num_workers * kWarp);
     for (int i = lane; i < int(sizeof(Own) / sizeof(u64)); i += kWarp)
       reinterpret_cast<u64*>(&slip.box)[i] = reinterpret_cast<const u64*>(&box)[i];
     if (lane == 0) {
