@@ -29,8 +29,8 @@ struct GiveBackWords : BackWords {
   u32 num_boxes[kMaxRanks];  // that each rank has told this one
   u64* pending[kWarp];       // flags of warps that have sent all that they will
   Items sent, own, arriving;
-  BoxOf<Shape> box[kTurns<Shape> ? kBringers : kWarp];  // of a warp that takes items
-  Places places[kTurns<Shape> ? kBringers : kWarp];
+  BoxOf<Shape> box[kTurns<Shape> ? kBringersBack : kWarp];  // of a warp that takes items
+  Places places[kTurns<Shape> ? kBringersBack : kWarp];
   RingOf<Shape, BoxOf<Shape>> ring;
   CarriedBack<Shape> carried;
 };
@@ -40,11 +40,12 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   using Base = Back<GiveBackWords<Shape>>;
   using Own = BoxOf<Shape>;
   using Base::call, Base::shared;
+  using Turns = Turning<Shape, Own, kBringersBack, false>;
   static constexpr int kPartsAtOnce = kCovers<Shape> ? 32 : 1;  // of a result, that a warp clears: a word of bits
   const int warp, lane;
 
   __device__ __forceinline__ GiveBackWords<Shape>& words() const { return const_cast<GiveBackWords<Shape>&>(shared); }
-  __device__ __forceinline__ int num_workers() const { return kTurns<Shape> ? int(blockDim.x) / kWarp - kTurnHelpers : 0; }
+  __device__ __forceinline__ int num_workers() const { return kTurns<Shape> ? int(blockDim.x) / kWarp - kBringersBack - kStorers : 0; }
   __device__ __forceinline__ int taker() const { return warp - num_workers(); }  // of the warps that take items
   __device__ __forceinline__ u32 epoch() const { return u32(shared.tag >> 32); }
   __device__ __forceinline__ u64* flag(int window, u32 item) const {
@@ -190,7 +191,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   template <class Leave>
   __device__ void run(Leave leave) const {
     GiveBackWords<Shape>& all = words();
-    const bool takes = !kTurns<Shape> || (taker() >= 0 && taker() < kBringers);
+    const bool takes = !kTurns<Shape> || (taker() >= 0 && taker() < kBringersBack);
     // Where rows are carried, some warps do all that is read here, and the others take what arrives.
     const bool gives = kCarries<Shape> ? warp < num_carriers(kCarriersBack<Shape>, kUnderWayBack) : (kTurns<Shape> ? blockIdx.x : u32(warp)) % 2 == 0;
     const auto counter = [&](bool here) {
@@ -212,9 +213,9 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     __syncthreads();
     leave();
     if constexpr (kTurns<Shape>) {
-      const Turning<Shape, Own> turning{all.ring, num_workers()};
+      const Turns turning{all.ring, num_workers()};
       if (taker() < 0) turning.work(warp);
-      else if (!takes) turning.store(taker() - kBringers, shared.tag);
+      else if (!takes) turning.store(taker() - kBringersBack, shared.tag);
       if (!takes) return;
     }
     if constexpr (kCarries<Shape>)
@@ -281,14 +282,14 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
         const Next next = here ? next_here(item) : next_sent_of(item);
         if constexpr (!kTurns<Shape>) copy(next, pending);
         else if (next.box)
-          Turning<Shape, Own>{all.ring, num_workers()}.give(*next.box, next.from, next.to, next.item, 0, next.arrives, next.flag);
+          Turns{all.ring, num_workers()}.give(*next.box, next.from, next.to, next.item, 0, next.arrives, next.flag);
       });
       if constexpr (!kTurns<Shape> && !kCarries<Shape>) {
         if (turn == 0 && num_items <= gridDim.x * num_givers()) signal_all(pending);
         else signal(pending);
       }
     }
-    if constexpr (kTurns<Shape>) Turning<Shape, Own>{all.ring, num_workers()}.end();
+    if constexpr (kTurns<Shape>) Turns{all.ring, num_workers()}.end();
   }
 };
 
@@ -317,7 +318,7 @@ __device__ __forceinline__ void give_back(const Call& call) {
   const u32 place = enter(call);
   const GiveBack<Shape> state{{call, shared}, warp, thread % kWarp};
   if constexpr (kTurns<Shape>)
-    if (thread == kWarp) Turning<Shape, BoxOf<Shape>>{shared.ring, state.num_workers()}.open();
+    if (thread == kWarp) typename GiveBack<Shape>::Turns{shared.ring, state.num_workers()}.open();
   if constexpr (kCarries<Shape>) state.flags().open();
   if (thread < call.num_ranks) shared.num_boxes[thread] = u32(told >> 32) == state.epoch() && state.joins(thread) ? u32(told) : 0;
   __syncthreads();

@@ -51,12 +51,13 @@ __device__ __forceinline__ u32 mark_word(const Call& call, u32* filled, u32& tro
 template <class Shape, class Relation>
 struct Move {
   using Own = BoxOf<Shape>;
+  using Turns = Turning<Shape, Own, kBringersForth, true>;
   static constexpr int kMostShared = Relation::num_pieces * Shape::num_fields;
   // All warps share few boxes; of many, each has the one that it works on.
   static constexpr bool kShares = !Shape::looks_up && kMostShared <= kWarp && !kTurns<Shape>;
   struct Shared {
     Items items;
-    Own box[kTurns<Shape> ? kBringers : kWarp];
+    Own box[kTurns<Shape> ? kBringersForth : kWarp];
     Places places[kTurns<Shape> ? 1 : kWarp];
     RingOf<Shape, Own> ring;
     CarrierWords carrier[kCarries<Shape> ? kCarriers<Shape> : 1];
@@ -151,17 +152,17 @@ struct Move {
            [&](const Own& box, int field, const char* from, char* to, u32 item) { copy(box, field, from, to, item); });
   }
   // Of a CTA that turns tiles, most of whose warps do that, and one marks.
-  __device__ void run(int warp, const Turning<Shape, Own>& turning) {
-    const int bringer = warp - int(turning.num_workers), storer = bringer - kBringers;
+  __device__ void run(int warp, const Turns& turning) {
+    const int bringer = warp - int(turning.num_workers), storer = bringer - kBringersForth;
     if (bringer < 0) {
       turning.work(warp);
     } else if (storer < 0) {
-      take(bringer * gridDim.x + blockIdx.x, gridDim.x * kBringers, shared.box[bringer],
+      take(bringer * gridDim.x + blockIdx.x, gridDim.x * kBringersForth, shared.box[bringer],
            [&](const Own& box, int field, const char* from, char* to, u32 item) {
              turning.give(box, from, to, item, field, false, nullptr);
            });
       turning.end();
-    } else if (storer < int(kSlots)) {
+    } else if (storer < kStorers) {
       turning.store(storer, 0);
     } else {
       mark_all();
@@ -242,9 +243,9 @@ __device__ __forceinline__ void move(const Call& call) {
   __shared__ bool aborted;
   __shared__ u32 planned;
   const int warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
-  const int num_workers = num_warps - kTurnHelpers - 1;  // that turn tiles
+  const int num_workers = num_warps - kBringersForth - kStorers - 1;  // that turn tiles
   if constexpr (kTurns<Shape>)
-    if (threadIdx.x == kWarp) Turning<Shape, Own>{shared.ring, num_workers}.open();
+    if (threadIdx.x == kWarp) typename Kind::Turns{shared.ring, num_workers}.open();
   if (threadIdx.x == 0) begin_dispatch(call, epoch, aborted);
   __syncthreads();
   Kind kind{call, epoch, lane, shared, 0};
@@ -272,7 +273,7 @@ __device__ __forceinline__ void move(const Call& call) {
     state.planned = state.next_send[other] = 0;
   });
   if (!aborted) {
-    if constexpr (kTurns<Shape>) kind.run(warp, Turning<Shape, Own>{shared.ring, num_workers});
+    if constexpr (kTurns<Shape>) kind.run(warp, typename Kind::Turns{shared.ring, num_workers});
     else kind.run(warp, num_warps);
     __syncthreads();
     if (warp == num_warps - 1) tell_moved(call, epoch, lane, __shfl_sync(kAllLanes, place, kWarp - 1) == gridDim.x - 1);

@@ -12,8 +12,10 @@ namespace fuscoc {
 
 constexpr u32 kSlots = 3, kTurnedSlots = 2;  // buffers for what came, and for what it is turned into
 constexpr u32 kSlips = 2 * kSlots;  // items that are known: one may come while an earlier one is stored
-constexpr int kBringers = 2;        // warps that bring: each takes a microsecond or two for an item, and holds two more,
-constexpr int kTurnHelpers = kBringers + kSlots;  // and those that store, one for a buffer
+// Warps that bring: each takes a microsecond or two for an item. A patch has fewer words than a line of a picture, and on the
+// way there more warps have none of them.
+constexpr int kBringersForth = 4, kBringersBack = 2;
+constexpr int kStorers = int(kSlots);  // and those that store, one for a buffer
 
 enum Kind : u32 {
   kTurned,    // a tile
@@ -54,7 +56,7 @@ template <class Shape, class Own>
 using RingOf = typename RingKind<Shape, Own>::type;
 
 // If `kKeeps`, what is known of how tiles are dealt out is taken over where they have the same key, of runs of a word and more.
-template <class Shape, class Own, bool kKeeps = false>
+template <class Shape, class Own, int kBringers, bool kKeeps>
 struct Turning {
   Ring<Own>& ring;
   const u32 num_workers;  // warps that turn
