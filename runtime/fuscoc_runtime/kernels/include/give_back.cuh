@@ -53,7 +53,8 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   }
   // Boxes that this rank was told: the first of all other ranks, the first of the next one first, and so on.
   __device__ __forceinline__ int source_of(u32 index) const {
-    return int((call.rank + 1 + index % (call.num_ranks - 1)) % call.num_ranks);
+    const int next = call.rank + 1 + int(index % u32(call.num_ranks - 1));
+    return next < call.num_ranks ? next : next - call.num_ranks;
   }
   __device__ __forceinline__ const Own& told(int from, u32 box) const {
     return boxes_told<Shape>(call, call.rank, from)[box];
@@ -182,10 +183,14 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
       poison(tile.to + i * box.step[box.tiling.first].to, ranges.bytes, lane, kWarp);
   }
 
+  // Apart from the rest: what all CTAs run at once when they begin comes from memory, line by line.
+  template <class Of>
+  __device__ static __noinline__ void count_many(Items& items, u32 num, Of of, int who) { items.count_all(num, of, who); }
   // Behind the count of items, `leave` is run by all threads.
   template <class Of>
   __device__ __forceinline__ void count(Items& items, u32 num, Of of, int who) const {
-    if (!Shape::looks_up || num > Items::kFew) items.count_all(num, of, who);
+    if constexpr (!Shape::looks_up) items.count_all(num, of, who);
+    else if (num > Items::kFew) count_many(items, num, of, who);
     else if (warp == who) items.count_few(num, num, of);
   }
   template <class Leave>
@@ -199,9 +204,9 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     };
     const bool flags_all = kCarries<Shape> && warp == int(blockDim.x) / kWarp - 1;
     const u32 first = takes && !flags_all ? this->ticket(counter(!gives)) : 0;  // which comes while items are counted
-    const auto of_sent = [&](u32 box) { return sent_items(box); };
-    const auto of_own = [&](u32 box) { return own_items(box); };
-    const auto of_arriving = [&](u32 box) { return arriving_items(box); };
+    const auto of_sent = [state = *this](u32 box) { return state.sent_items(box); };
+    const auto of_own = [state = *this](u32 box) { return state.own_items(box); };
+    const auto of_arriving = [state = *this](u32 box) { return state.arriving_items(box); };
     const u32 num_cleared = this->num_cleared();
     u32 most = 0;
     for (int from = 0; from < call.num_ranks; ++from)

@@ -94,7 +94,10 @@ struct GiveLent : GiveBack<Shape> {
   }
 
   // Boxes that all ranks have told this one: the first of each, that of the next rank first and the own one last, and so on.
-  __device__ __forceinline__ int rank_of(u32 index) const { return int((call.rank + 1 + index % call.num_ranks) % call.num_ranks); }
+  __device__ __forceinline__ int rank_of(u32 index) const {
+    const int next = call.rank + 1 + int(index % u32(call.num_ranks));
+    return next < call.num_ranks ? next : next - call.num_ranks;
+  }
   // Whether the results are made: if not, the other kernel makes them, also where nobody waits any more.
   template <class Leave>
   __device__ bool run(Leave leave) const {
@@ -116,15 +119,16 @@ struct GiveLent : GiveBack<Shape> {
       }
       __syncthreads();
     }
-    const auto items = [&](u32 index) {
-      if (shares) return all.box[index].num_items;
-      const int from = rank_of(index);
-      return index / num_ranks < all.num_boxes[from] ? items_of(told(from, index / num_ranks)) : 0u;
+    const auto items = [state = *this, shares](u32 index) {
+      const u32 num_ranks = u32(state.call.num_ranks), box = index / num_ranks;
+      if (shares) return state.words().box[index].num_items;
+      const int from = state.rank_of(index);
+      return box < state.words().num_boxes[from] ? state.items_of(state.told(from, box)) : 0u;
     };
-    const auto sent = [&](u32 number) { return number / (num_ranks - 1) * num_ranks + number % (num_ranks - 1); };
-    const auto own = [&](u32 number) { return number * num_ranks + num_ranks - 1; };
-    const auto of_sent = [&](u32 number) { return items(sent(number)); };
-    const auto of_own = [&](u32 number) { return items(own(number)); };
+    const auto sent = [num_ranks](u32 number) { return number + number / (num_ranks - 1); };
+    const auto own = [num_ranks](u32 number) { return number * num_ranks + num_ranks - 1; };
+    const auto of_sent = [=](u32 number) { return items(sent(number)); };
+    const auto of_own = [=](u32 number) { return items(own(number)); };
     this->count(all.sent, most * (num_ranks - 1), of_sent, 0);
     this->count(all.own, most, of_own, 1);
     __syncthreads();

@@ -324,11 +324,11 @@ __device__ __forceinline__ Split split(const Box<kSteps>& box, const Tile& tile,
   made.apart = tiling.staged[last];
   made.line = tiling.alike - 1;
   const u32 odd = made.row_step % word;
-  made.period = odd == 0 ? 1 : word / (odd & -odd);
+  made.period = odd == 0 ? 1 : word >> (__ffs(int(odd)) - 1);
   const bool follow = follows(box, run_bytes);
   made.runs = follow && made.period <= 2 ? made.period : 0;
   made.words = (made.width + (odd || ranges.low % word ? 2 * (word - 1) : word - 1)) / word;
-  const u32 alike = (tile.rows + made.period - 1) / made.period;
+  const u32 alike = (tile.rows + made.period - 1) >> (__ffs(int(made.period)) - 1);
   made.num = made.words * made.period;
   made.full = made.num / num_threads * num_threads;
   made.parts = made.num > made.full ? num_threads / (made.num - made.full) : 1;
