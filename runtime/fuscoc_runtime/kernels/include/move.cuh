@@ -48,6 +48,13 @@ __device__ __forceinline__ u32 mark_word(const Call& call, u32* filled, u32& tro
   return __popc(twice);
 }
 
+template <bool kThere>
+struct OwnItems {
+  Items items;
+};
+template <>
+struct OwnItems<false> {};
+
 template <class Shape, class Relation>
 struct Move {
   using Own = BoxOf<Shape>;
@@ -55,8 +62,11 @@ struct Move {
   static constexpr int kMostShared = Relation::num_pieces * Shape::num_fields;
   // All warps share few boxes; of many, each has the one that it works on.
   static constexpr bool kShares = !Shape::looks_up && kMostShared <= kWarp && !kTurns<Shape>;
+  // Few CTAs turn tiles hardly faster than NVLink takes those of peers, which is busy all the time if own ones are taken in turn with them.
+  static constexpr bool kApart = Shape::looks_up && kTurns<Shape>;
   struct Shared {
     Items items;
+    OwnItems<kApart> own;
     Own box[kTurns<Shape> ? kBringersForth : kWarp];
     Places places[kTurns<Shape> ? 1 : kWarp];
     RingOf<Shape, Own> ring;
@@ -73,6 +83,13 @@ struct Move {
     if constexpr (kShares) return shared.box[box].num_items * u32(shared.box[box].num_cells);
     const Own& of = boxes_forth<Shape>(call)[box];
     return __ldcg(&of.num_items) * u32(__ldcg(&of.num_cells));
+  }
+  // Those of boxes that stay on this rank, or of all others.
+  __device__ __forceinline__ u32 items_of(u32 box, bool stay) const {
+    const Own& of = boxes_forth<Shape>(call)[box];
+    const u32 num_items = __ldcg(&of.num_items), num_cells = u32(__ldcg(&of.num_cells));
+    const bool stays = __ldcg(&of.rank) == call.rank && num_cells == 1;
+    return stays == stay ? num_items * num_cells : 0;
   }
 
   // Cells in turn, that of the next rank first: ranks begin with different ones.
@@ -98,28 +115,39 @@ struct Move {
       for (int box = warp; box < kMostShared; box += num_warps) keep_box(shared.box[box], boxes_forth<Shape>(call)[box], lane);
       __syncthreads();
     }
-    const auto count = [&](u32 box) { return items_of(box); };
     const i64 most = call.max_boxes * Shape::num_fields;
-    if (!kShares && most <= Items::kFew) {
-      if (warp == 0) shared.items.count_few(num_boxes, u32(most), count);
+    const auto count_items = [&](Items& items, int who, auto count) {
+      if (kShares || most > Items::kFew) items.count_all(num_boxes, count, who);
+      else if (warp == who) items.count_few(num_boxes, u32(most), count);
+    };
+    if constexpr (kApart) {
+      count_items(shared.items, 0, [&](u32 box) { return items_of(box, false); });
+      count_items(shared.own.items, 1, [&](u32 box) { return items_of(box, true); });
     } else {
-      shared.items.count_all(num_boxes, count);
+      count_items(shared.items, 0, [&](u32 box) { return items_of(box); });
     }
     __syncthreads();
+  }
+  __device__ __forceinline__ const Items& list(bool stays) const {
+    if constexpr (kApart)
+      if (stays) return shared.own.items;
+    return shared.items;
   }
   // Takes items from number `turn` on, `first` being the next that nobody has; copy(box, field, from, to, item).
   template <class Copy>
   __device__ __forceinline__ void take(u32 turn, u32 first, Own& kept, Copy copy) const {
-    const auto count = [&](u32 box) { return items_of(box); };
-    const u32 num_items = shared.items.total();
+    const u32 num_items = list(false).total(), num_own = kApart ? list(true).total() : 0;
     u32* const next = &call.state->next_send[epoch & 1];
     const u32 places = num_boxes > 1 ? kPlacesOfList : 1, part = (num_items + places - 1) / places;
+    const u32 num_turns = places * part, pairs = min(num_turns, num_own);
     u32 held = ~0u;
-    while (turn < places * part) {
+    while (turn < num_turns + num_own) {
       const u32 after = lane == 0 ? first + atomicAdd(next, 1u) : 0;
-      u32 item = turn % places * part + turn / places;
-      if (item < num_items) {
-        const u32 number = shared.items.find(item, count);
+      const bool stays = turn < 2 * pairs ? turn & 1 : pairs == num_turns;
+      turn = turn < 2 * pairs ? turn / 2 : turn - pairs;
+      u32 item = stays ? turn : turn % places * part + turn / places;
+      if (item < (stays ? num_own : num_items)) {
+        const u32 number = list(stays).find(item, [&](u32 box) { return kApart ? items_of(box, stays) : items_of(box); });
         if constexpr (!kShares)
           if (number != held) keep_box(kept, boxes_forth<Shape>(call)[number], lane), held = number;
         const Own& box = kShares ? shared.box[number] : kept;
