@@ -108,6 +108,12 @@ struct Move {
         box, from, to, shared.places[threadIdx.x / kWarp]}.item(item, lane, Nothing{});
   }
 
+  template <class Of>
+  __device__ __forceinline__ void count(Items& items, int warp, int who, Of of) const {
+    const i64 most = call.max_boxes * Shape::num_fields;
+    if (kShares || most > Items::kFew) items.count_all(num_boxes, of, u32(who));
+    else if (warp == who) items.count_few(num_boxes, u32(most), of);
+  }
   // Counts the items of the boxes that there are.
   __device__ __forceinline__ void look(int warp, int num_warps) {
     num_boxes = __ldcg(call.num_boxes) * Shape::num_fields;
@@ -115,16 +121,11 @@ struct Move {
       for (int box = warp; box < kMostShared; box += num_warps) keep_box(shared.box[box], boxes_forth<Shape>(call)[box], lane);
       __syncthreads();
     }
-    const i64 most = call.max_boxes * Shape::num_fields;
-    const auto count_items = [&](Items& items, int who, auto count) {
-      if (kShares || most > Items::kFew) items.count_all(num_boxes, count, who);
-      else if (warp == who) items.count_few(num_boxes, u32(most), count);
-    };
     if constexpr (kApart) {
-      count_items(shared.items, 0, [&](u32 box) { return items_of(box, false); });
-      count_items(shared.own.items, 1, [&](u32 box) { return items_of(box, true); });
+      count(shared.items, warp, 0, [&](u32 box) { return items_of(box, false); });
+      count(shared.own.items, warp, 1, [&](u32 box) { return items_of(box, true); });
     } else {
-      count_items(shared.items, 0, [&](u32 box) { return items_of(box); });
+      count(shared.items, warp, 0, [&](u32 box) { return items_of(box); });
     }
     __syncthreads();
   }
