@@ -10,7 +10,9 @@ namespace fuscoc {
 
 constexpr int kLine = 16;
 constexpr u32 kItemLines = 512;    // lines that a warp takes at once, but fewer of small calls, so that more
-constexpr u32 kFewItemLines = 256; // warps have some
+constexpr u32 kFewItemLines = 256; // warps have some,
+constexpr u32 kLongItemLines = 1024;  // and more where rows are carried, or by fewer CTAs than so many
+constexpr int kFewForth = 24, kFewBack = 33;
 constexpr i64 kSmallCall = 8 << 20;  // bytes
 
 // Division of numbers below 2^31 by one that a call brings (Granlund and Montgomery, PLDI 1994).

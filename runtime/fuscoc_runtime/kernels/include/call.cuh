@@ -137,7 +137,7 @@ struct Call {
   int num_ranks;
   int columns;                    // of `counts_at`
   int plan_ctas;                  // CTAs that plan
-  int send_ctas;                  // CTAs that hold sending warps, and how many each;
+  int send_ctas;                  // CTAs that hold sending warps, and how many each; of pieces all that copy
   int send_warps;                 // the others expand (dispatch)
   int reduce_teams;               // teams of a CTA that prefer to reduce (combine), at most all
   int dispatch_group;             // most source segments signalled together

@@ -30,8 +30,8 @@ struct GiveBackWords : BackWords {
   u32 num_boxes[kMaxRanks];  // that each rank has told this one
   u64* pending[kWarp];       // flags of warps that have sent all that they will
   Items sent, own, arriving;
-  BoxOf<Shape> box[kTurns<Shape> ? kBringers : kWarp];  // of a warp that takes items; or, of few, all
-  Places places[kTurns<Shape> ? kBringers : kWarp];
+  BoxOf<Shape> box[kTurns<Shape> ? kBringersBack : kWarp];  // of a warp that takes items; or, of few, all
+  Places places[kTurns<Shape> ? kBringersBack : kWarp];
   RingOf<Shape, BoxOf<Shape>> ring;
   CarriedBack<Shape> carried;
 };
@@ -41,11 +41,12 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   using Base = Back<GiveBackWords<Shape>>;
   using Own = BoxOf<Shape>;
   using Base::call, Base::shared;
+  using Turns = Turning<Shape, Own, kBringersBack, false>;
   static constexpr int kPartsAtOnce = kCovers<Shape> ? 32 : 1;  // of a result, that a warp clears: a word of bits
   const int warp, lane;
 
   __device__ __forceinline__ GiveBackWords<Shape>& words() const { return const_cast<GiveBackWords<Shape>&>(shared); }
-  __device__ __forceinline__ int num_workers() const { return kTurns<Shape> ? int(blockDim.x) / kWarp - kTurnHelpers : 0; }
+  __device__ __forceinline__ int num_workers() const { return kTurns<Shape> ? int(blockDim.x) / kWarp - kBringersBack - kStorers : 0; }
   __device__ __forceinline__ int taker() const { return warp - num_workers(); }  // of the warps that take items
   __device__ __forceinline__ u32 epoch() const { return u32(shared.tag >> 32); }
   __device__ __forceinline__ u64* flag(int window, u32 item) const {
@@ -58,7 +59,8 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   }
   // Boxes that this rank was told: the first of all other ranks, the first of the next one first, and so on.
   __device__ __forceinline__ int source_of(u32 index) const {
-    return int((call.rank + 1 + index % (call.num_ranks - 1)) % call.num_ranks);
+    const int next = call.rank + 1 + int(index % u32(call.num_ranks - 1));
+    return next < call.num_ranks ? next : next - call.num_ranks;
   }
   __device__ __forceinline__ const Own& told(int from, u32 box) const {
     return boxes_told<Shape>(call, call.rank, from)[box];
@@ -222,15 +224,19 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
 
   __device__ __forceinline__ void bring(const Next& next) const {
     if (next.arrives && !has_come(next)) return lose(*next.box, next.to, next.item, words().places[taker()], lane);
-    Turning<Shape, Own>{words().ring, num_workers()}.give(*next.box, next.from, next.to, next.item, 0, next.arrives,
+    Turns{words().ring, num_workers()}.give(*next.box, next.from, next.to, next.item, 0, next.arrives,
                                                           next.arrives ? nullptr : next.flag);
   }
 
+  // Apart from the rest: what all CTAs run at once when they begin comes from memory, line by line.
+  template <class Of>
+  __device__ static __noinline__ void count_many(Items& items, u32 num, Of of, int who) { items.count_all(num, of, who); }
   // Behind the count of items, `leave` is run by all threads.
   template <class Of>
   __device__ __forceinline__ void count(Items& items, u32 num, Of of, int who) const {
     if constexpr (kShares) items.count_lanes(num, of, who);
-    else if (!Shape::looks_up || num > Items::kFew) items.count_all(num, of, who);
+    else if constexpr (!Shape::looks_up) items.count_all(num, of, who);
+    else if (num > Items::kFew) count_many(items, num, of, who);
     else if (warp == who) items.count_few(num, num, of);
   }
   template <class Of>
@@ -240,7 +246,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   template <class Leave>
   __device__ void run(Leave leave) const {
     GiveBackWords<Shape>& all = words();
-    const bool takes = !kTurns<Shape> || (taker() >= 0 && taker() < kBringers);
+    const bool takes = !kTurns<Shape> || (taker() >= 0 && taker() < kBringersBack);
     // Where rows are carried, some warps do all that is read here, and the others take what arrives.
     const bool gives = kCarries<Shape> ? warp < num_carriers(kCarriersBack<Shape>, kUnderWayBack) : (kTurns<Shape> ? blockIdx.x : u32(warp)) % 2 == 0;
     const auto counter = [&](bool here) {
@@ -251,9 +257,9 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     const u32 items = u32(call.result_bytes / (kFewItemLines * kLine)) + 1, most_items = gives ? items - items / u32(call.num_ranks) : items;
     const bool begins = kTurns<Shape> || kCarries<Shape> || u32(warp) / 2 * gridDim.x < most_items;
     const u32 first = takes && !flags_all && begins ? this->ticket(counter(!gives)) : 0;  // which comes while items are counted
-    const auto of_sent = [&](u32 index) { return sent_items(index); };
-    const auto of_own = [&](u32 box) { return own_items(box); };
-    const auto of_arriving = [&](u32 box) { return arriving_items(box); };
+    const auto of_sent = [state = *this](u32 box) { return state.sent_items(box); };
+    const auto of_own = [state = *this](u32 box) { return state.own_items(box); };
+    const auto of_arriving = [state = *this](u32 box) { return state.arriving_items(box); };
     const u32 num_cleared = this->num_cleared(all.moved);
     u32 most = 0;
     for (int from = 0; from < call.num_ranks; ++from)
@@ -265,9 +271,9 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     __syncthreads();
     leave();
     if constexpr (kTurns<Shape>) {
-      const Turning<Shape, Own> turning{all.ring, num_workers()};
+      const Turns turning{all.ring, num_workers()};
       if (taker() < 0) turning.work(warp);
-      else if (!takes) turning.store(taker() - kBringers, shared.tag);
+      else if (!takes) turning.store(taker() - kBringersBack, shared.tag);
       if (!takes) return;
     }
     if constexpr (kCarries<Shape>)
@@ -343,7 +349,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
         else signal(pending);
       }
     }
-    if constexpr (kTurns<Shape>) Turning<Shape, Own>{all.ring, num_workers()}.end();
+    if constexpr (kTurns<Shape>) Turns{all.ring, num_workers()}.end();
   }
 };
 
@@ -385,7 +391,7 @@ __device__ __forceinline__ void give_back(const Call& call) {
   if (thread == call.num_ranks) shared.moved = told;
   __syncthreads();
   if constexpr (kTurns<Shape>)
-    if (thread == kWarp) Turning<Shape, BoxOf<Shape>>{shared.ring, state.num_workers()}.open();
+    if (thread == kWarp) typename GiveBack<Shape>::Turns{shared.ring, state.num_workers()}.open();
   if constexpr (kCarries<Shape>) state.flags().open();
   if (thread < call.num_ranks) shared.num_boxes[thread] = u32(told >> 32) == state.epoch() && state.joins(thread) ? u32(told) : 0;
   __syncthreads();

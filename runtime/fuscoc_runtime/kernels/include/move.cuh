@@ -52,15 +52,26 @@ __device__ __forceinline__ u32 mark_word(const Call& call, u32* filled, u32& tro
   return __popc(twice);
 }
 
+template <bool kThere>
+struct OwnItems {
+  Items items;
+};
+template <>
+struct OwnItems<false> {};
+
 template <class Shape, class Relation>
 struct Move {
   using Own = BoxOf<Shape>;
+  using Turns = Turning<Shape, Own, kBringersForth, true>;
   static constexpr int kMostShared = Relation::num_pieces * Shape::num_fields;
   // All warps share few boxes; of many, each has the one that it works on.
   static constexpr bool kShares = !Shape::looks_up && kMostShared <= kWarp && !kTurns<Shape>;
+  // Few CTAs turn tiles hardly faster than NVLink takes those of peers, which is busy all the time if own ones are taken in turn with them.
+  static constexpr bool kApart = Shape::looks_up && kTurns<Shape>;
   struct Shared {
     Items items;
-    Own box[kTurns<Shape> ? kBringers : kWarp];
+    OwnItems<kApart> own;
+    Own box[kTurns<Shape> ? kBringersForth : kWarp];
     Places places[kTurns<Shape> ? 1 : kWarp];
     RingOf<Shape, Own> ring;
     CarrierWords carrier[kCarries<Shape> ? kCarriers<Shape> : 1];
@@ -77,6 +88,13 @@ struct Move {
     if constexpr (kShares) return shared.box[box].num_items * u32(shared.box[box].num_cells);
     const Own& of = boxes_forth<Shape>(call)[box];
     return __ldcg(&of.num_items) * u32(__ldcg(&of.num_cells));
+  }
+  // Those of boxes that stay on this rank, or of all others.
+  __device__ __forceinline__ u32 items_of(u32 box, bool stay) const {
+    const Own& of = boxes_forth<Shape>(call)[box];
+    const u32 num_items = __ldcg(&of.num_items), num_cells = u32(__ldcg(&of.num_cells));
+    const bool stays = __ldcg(&of.rank) == call.rank && num_cells == 1;
+    return stays == stay ? num_items * num_cells : 0;
   }
 
   // Cells in turn, that of the next rank first: ranks begin with different ones.
@@ -95,6 +113,12 @@ struct Move {
         box, from, to, shared.places[threadIdx.x / kWarp]}.item(item, lane, Nothing{});
   }
 
+  template <class Of>
+  __device__ __forceinline__ void count(Items& items, int warp, int who, Of of) const {
+    const i64 most = call.max_boxes * Shape::num_fields;
+    if (most > Items::kFew) items.count_all(num_boxes, of, u32(who));
+    else if (warp == who) items.count_few(num_boxes, u32(most), of);
+  }
   // Counts the items of the boxes that there are.
   __device__ __forceinline__ void look(int warp, int num_warps) {
     num_boxes = __ldcg(call.num_boxes) * Shape::num_fields;
@@ -102,14 +126,13 @@ struct Move {
       for (int box = warp; box < kMostShared; box += num_warps) keep_box(shared.box[box], boxes_forth<Shape>(call)[box], lane);
       __syncthreads();
     }
-    const auto count = [&](u32 box) { return items_of(box); };
-    const i64 most = call.max_boxes * Shape::num_fields;
     if constexpr (kShares) {
-      shared.items.count_lanes(num_boxes, count, 0);
-    } else if (most <= Items::kFew) {
-      if (warp == 0) shared.items.count_few(num_boxes, u32(most), count);
+      shared.items.count_lanes(num_boxes, [&](u32 box) { return items_of(box); }, 0);
+    } else if constexpr (kApart) {
+      count(shared.items, warp, 0, [&](u32 box) { return items_of(box, false); });
+      count(shared.own.items, warp, 1, [&](u32 box) { return items_of(box, true); });
     } else {
-      shared.items.count_all(num_boxes, count);
+      count(shared.items, warp, 0, [&](u32 box) { return items_of(box); });
     }
     __syncthreads();
   }
@@ -119,19 +142,27 @@ struct Move {
     if (kTurns<Shape> || (kCarries<Shape> && !Shape::few)) return false;
     return u32(round_up(shared.items.total(), num_places())) > gridDim.x * u32(num_warps - 1);
   }
+  __device__ __forceinline__ const Items& list(bool stays) const {
+    if constexpr (kApart)
+      if (stays) return shared.own.items;
+    return shared.items;
+  }
   // Takes items from number `turn` on, `first` being the next that nobody has; copy(box, field, from, to, item).
   template <class Copy>
   __device__ __forceinline__ void take(u32 turn, u32 first, Own& kept, Copy copy) const {
-    const auto count = [&](u32 box) { return items_of(box); };
-    const u32 num_items = shared.items.total();
+    const u32 num_items = list(false).total(), num_own = kApart ? list(true).total() : 0;
     u32* const next = &call.state->next_send[epoch & 1];
     const u32 places = num_places(), part = (num_items + places - 1) / places;
+    const u32 num_turns = places * part, pairs = min(num_turns, num_own);
     u32 held = ~0u;
-    while (turn < places * part) {
+    while (turn < num_turns + num_own) {
       const u32 after = lane == 0 ? first + atomicAdd(next, 1u) : 0;
-      u32 item = turn % places * part + turn / places;
-      if (item < num_items) {
-        const u32 number = kShares ? shared.items.find_lane(item) : shared.items.find(item, count);
+      const bool stays = turn < 2 * pairs ? turn & 1 : pairs == num_turns;
+      turn = turn < 2 * pairs ? turn / 2 : turn - pairs;
+      u32 item = stays ? turn : turn % places * part + turn / places;
+      if (item < (stays ? num_own : num_items)) {
+        const u32 number = kShares ? shared.items.find_lane(item)
+                                   : list(stays).find(item, [&](u32 box) { return kApart ? items_of(box, stays) : items_of(box); });
         if constexpr (!kShares)
           if (number != held) keep_box(kept, boxes_forth<Shape>(call)[number], lane), held = number;
         const Own& box = kShares ? shared.box[number] : kept;
@@ -164,17 +195,17 @@ struct Move {
            [&](const Own& box, int field, const char* from, char* to, u32 item) { copy(box, field, from, to, item); });
   }
   // Of a CTA that turns tiles, most of whose warps do that, and one marks.
-  __device__ void run(int warp, const Turning<Shape, Own>& turning) {
-    const int bringer = warp - int(turning.num_workers), storer = bringer - kBringers;
+  __device__ void run(int warp, const Turns& turning) {
+    const int bringer = warp - int(turning.num_workers), storer = bringer - kBringersForth;
     if (bringer < 0) {
       turning.work(warp);
     } else if (storer < 0) {
-      take(bringer * gridDim.x + blockIdx.x, gridDim.x * kBringers, shared.box[bringer],
+      take(bringer * gridDim.x + blockIdx.x, gridDim.x * kBringersForth, shared.box[bringer],
            [&](const Own& box, int field, const char* from, char* to, u32 item) {
              turning.give(box, from, to, item, field, false, nullptr);
            });
       turning.end();
-    } else if (storer < int(kSlots)) {
+    } else if (storer < kStorers) {
       turning.store(storer, 0);
     } else {
       mark_all();
@@ -315,9 +346,9 @@ __device__ __forceinline__ void move(const Call& call) {
   __shared__ bool aborted;
   __shared__ u32 planned;
   const int warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp, lane = threadIdx.x % kWarp;
-  const int num_workers = num_warps - kTurnHelpers - 1;  // that turn tiles
+  const int num_workers = num_warps - kBringersForth - kStorers - 1;  // that turn tiles
   if constexpr (kTurns<Shape>)
-    if (threadIdx.x == kWarp) Turning<Shape, Own>{shared.ring, num_workers}.open();
+    if (threadIdx.x == kWarp) typename Kind::Turns{shared.ring, num_workers}.open();
   if (threadIdx.x == 0) begin_dispatch(call, epoch, aborted);
   Made made{};
   if (!Shape::looks_up && warp == 0) made = Made::of(call, lane);
@@ -362,7 +393,7 @@ __device__ __forceinline__ void move(const Call& call) {
     state.next_send[other] = 0;
   });
   if (!aborted) {
-    if constexpr (kTurns<Shape>) kind.run(warp, Turning<Shape, Own>{shared.ring, num_workers});
+    if constexpr (kTurns<Shape>) kind.run(warp, typename Kind::Turns{shared.ring, num_workers});
     else kind.run(warp, num_warps);
     // Nobody who copies waits for the warp that marks.
     const bool all = kind.marker_copies(num_warps), marks = warp == num_warps - 1;
