@@ -29,7 +29,7 @@ from fuscoc_runtime import Topology
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.liveness import Liveness, this_process
 from fuscoc_runtime.comm.rails import Beside, Rails
-from fuscoc_runtime.comm.requests import StartRound, Window
+from fuscoc_runtime.comm.requests import Crossing, Window
 from fuscoc_runtime.engine.node import rails, triton
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.rails import RailNode
@@ -103,7 +103,7 @@ class FakedRails(Rails):
         super().__init__(members)
 
     def command(
-        self, what: StartRound, is_told: bool = False, beside: Beside | None = None
+        self, what: Crossing, is_told: bool = False, beside: Beside | None = None
     ) -> Exchange:
         return Exchange(self._transfers(what, is_told), lambda: None, what)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from fuscoc_runtime.engine.pipeline import Pipeline
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -20,7 +21,6 @@ from fuscoc_runtime import Shuffle
 from fuscoc_runtime.comm.lockstep import COLLECTIVES
 from fuscoc_runtime.comm.requests import StartGather
 from fuscoc_runtime.demo.generate import generate
-from fuscoc_runtime.engine.pipeline import Pipeline
 from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs

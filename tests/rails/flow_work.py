@@ -10,7 +10,7 @@ import torch
 
 from fuscoc_runtime.comm import lanes
 from fuscoc_runtime.comm.rails import Rails
-from fuscoc_runtime.comm.requests import StartRound
+from fuscoc_runtime.comm.requests import Crossing
 from fuscoc_runtime.engine.node.flow_memory import Rows
 from fuscoc_runtime.engine.node.flow_rails import FlowRails
 from tests.node_exact.rank_work import HIDDEN, data_of
@@ -35,7 +35,7 @@ def amounts(
             mock.patch.object(lanes, "LANE_BYTES", 1 << 30 if number % 2 else 1),
         ):
             run(shuffle, batch(shuffle.spec, each, seed + number), combines=1)
-        rounds = [what for _, what in posted if isinstance(what, StartRound)]
+        rounds = [what for _, what in posted if isinstance(what, Crossing)]
         rounds = [each for each in rounds if has_rows(shuffle, each)]
         if shuffle.spec.program.exchange.schedule == "fast":
             assert all(len(each.receives) <= 1 for each in rounds)
@@ -54,14 +54,14 @@ def by_flows(group: Any, *arguments: Any, name: str, **options: Any) -> Any:
     return found
 
 
-def has_rows(shuffle: Any, what: StartRound) -> bool:
+def has_rows(shuffle: Any, what: Crossing) -> bool:
     """Whether it carries rows, and not what is said of points."""
     window = shuffle.engine.node._rows.part("sent", Rows(0, 1), (0, 1)).untyped_storage()
     parts = [part.untyped_storage() for row in (*what.sends, *what.receives) for part in row.fields]
     return any(part.data_ptr() == window.data_ptr() for part in parts)
 
 
-def sent(what: StartRound) -> dict[int, int]:
+def sent(what: Crossing) -> dict[int, int]:
     return {row.peer: sum(part.nbytes for part in row.fields) for row in what.sends}
 
 

@@ -23,10 +23,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fuscoc_runtime.comm.communicators import Listener, abort, communicator_of, listen
+from fuscoc_runtime.comm.crossings import post
 from fuscoc_runtime.comm.gather import keep_until_next
 from fuscoc_runtime.comm.group import Membership
-from fuscoc_runtime.comm.requests import Rows, StartRound
-from fuscoc_runtime.comm.rounds import post
+from fuscoc_runtime.comm.requests import Crossing, Rows
 from fuscoc_runtime.comm.streams import shared_stream
 from fuscoc_runtime.comm.subgroups import network_groups
 from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, InputError
@@ -137,7 +137,7 @@ class Rails:
             self.open_lanes(num_lanes)
         self.num_lanes = num_lanes
 
-    def between(self, sent: Tensor, received: Tensor, ranges: Ranges | None = None) -> StartRound:
+    def between(self, sent: Tensor, received: Tensor, ranges: Ranges | None = None) -> Crossing:
         """An exchange of row n of ``sent`` for what node n sends, into row n of ``received``; or of
         ``ranges`` of these rows."""
         all_of_it = [None] * len(sent)
@@ -148,11 +148,11 @@ class Rails:
             )
             for rows, of_node in zip((sent, received), ranges or (all_of_it,) * 2, strict=True)
         )
-        return StartRound(0, 0, sends, receives)
+        return Crossing(sends, receives)
 
     def command(
         self,
-        what: StartRound,
+        what: Crossing,
         is_told: bool = False,
         beside: Beside | None = None,
         lane: int = 0,
@@ -163,7 +163,7 @@ class Rails:
         transfers = self._transfers(what, is_told, beside, lane) if self._is_gpu else None
         return Exchange(transfers, partial(self._wait_for, what), (what, beside))
 
-    def exchange(self, what: StartRound, lane: int = 0) -> None:
+    def exchange(self, what: Crossing, lane: int = 0) -> None:
         """Post it; the current stream goes on when it has ended. As `submit`."""
         command = self.command(what, lane=lane)
         self.submit(CommandList(self._members.device, [command]), as_numbers(()))
@@ -223,7 +223,7 @@ class Rails:
 
     def _transfers(
         self,
-        what: StartRound,
+        what: Crossing,
         is_told: bool = False,
         beside: Beside | None = None,
         lane: int = 0,
@@ -243,7 +243,7 @@ class Rails:
             *(() if beside is None else beside.addresses),
         )
 
-    def _wait_for(self, what: StartRound) -> None:
+    def _wait_for(self, what: Crossing) -> None:
         """Carry it out by gloo."""
         if self.is_in_vain:
             raise unfit(self._members.rank)

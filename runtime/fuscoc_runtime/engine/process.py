@@ -20,7 +20,6 @@ from fuscoc_runtime.engine.combine import combine
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.machine import Machine
-from fuscoc_runtime.engine.probe import link_between
 from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.engine.trace import Span
 from fuscoc_runtime.engine.waits import Patience
@@ -28,7 +27,6 @@ from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.cost import CostModel
-from fuscoc_runtime.plan.links import HANDOVER_LATENCY, Link
 
 T = TypeVar("T")
 
@@ -40,16 +38,13 @@ class ProcessEngine:
         num_programs: programs a kernel launch, equal on all ranks; on CUDA it caps the SMs that
             are used.
         model: what the network is taken to do; see ``PlanContext``.
-        measures: whether to replace the network's part of it by measurements.
         trace: whether to collect spans.
         reply: brings back the rows of the shuffle's reply, if it has one.
 
     Attributes:
-        link: what was measured; ``None`` also inside one node.
         loss: the error of the rank that has not come in time; no call follows.
     """
 
-    link: Link | None = None
     loss: HopTimeoutError | None = None
 
     def __init__(
@@ -60,7 +55,6 @@ class ProcessEngine:
         num_programs: int,
         *,
         model: CostModel,
-        measures: bool = False,
         trace: bool = False,
         reply: ProcessEngine | None = None,
     ) -> None:
@@ -83,12 +77,6 @@ class ProcessEngine:
         self._order = call_order(members.device)
         self._waits = True
         self._under_way = False
-        if measures and members.topology.num_nodes > 1:
-            with self.machine.current_device():
-                link = self.link = link_between(members)
-            self.comm.open_lanes(link.num_lanes)
-            measured = replace(link.model(model), handover_latency=HANDOVER_LATENCY)
-            self.machine.reckon_with(measured)
 
     def dispatch(
         self,

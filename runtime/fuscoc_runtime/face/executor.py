@@ -66,7 +66,7 @@ class Executor:
         members = engine.members
         self.observer = Observer(f"{spec.name} on rank {members.rank} of {members.topology}")
         self.observer.tally.nodes = members.nodes
-        self.observer.tally.link = None if isinstance(engine, NodeEngine) else engine.link
+        self.observer.tally.link = engine.link if isinstance(engine, ExactEngine) else None
         self._stream: Any = None
         node = engine.node if isinstance(engine, NodeEngine) else None
         if spec.program.target.kind == "dense":  # has as many slots as a call says

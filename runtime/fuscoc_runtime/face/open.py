@@ -255,7 +255,6 @@ def _general_engine(
         members,
         programs,
         model=_cost_model(shuffle, options),
-        measures=_measures(members, options),
         trace=options.trace,
         reply=reply,
     )

@@ -154,7 +154,7 @@ def _count(handle: Handle) -> dict[str, Any]:
         "local": stats.local,
         "rows_to_rank": plan.point_send_counts,
         "planning_ms": handle.planning_ms,
-        "num_rounds": plan.wire.num_rounds,
+        "num_rounds": plan.wire.num_stages,
     }
 
 

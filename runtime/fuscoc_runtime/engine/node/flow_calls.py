@@ -16,8 +16,8 @@ from typing import Any
 from torch import Tensor
 
 from fuscoc_runtime.comm.rails import Beside
+from fuscoc_runtime.comm.requests import Crossing
 from fuscoc_runtime.comm.requests import Rows as Bytes
-from fuscoc_runtime.comm.requests import StartRound
 from fuscoc_runtime.engine.node.flow_carry import (
     LANDS,
     LEAVES,
@@ -171,7 +171,7 @@ class FlowCalls(RailCalls):
             beside = self._lane(lane)
             if beside is not None and lane in last:
                 beside = beside.behind()
-            what = StartRound(0, 0, *rows)
+            what = Crossing(*rows)
             last[lane] = self._rails.command(what, is_told=True, beside=beside, lane=lane)
             made.append(last[lane])
         return [*made, *map(Await, last.values())]
@@ -233,10 +233,10 @@ class FlowCalls(RailCalls):
         return alike | each.numbers(slabs, rows_at, fields, self._memory, work, going)
 
 
-def _both(one: StartRound, other: StartRound) -> StartRound:
+def _both(one: Crossing, other: Crossing) -> Crossing:
     """Two exchanges with the same ranks as one."""
     sends, receives = (
         tuple(Bytes(a.peer, a.fields + b.fields) for a, b in zip(*pair, strict=True))
         for pair in ((one.sends, other.sends), (one.receives, other.receives))
     )
-    return StartRound(0, 0, sends, receives)
+    return Crossing(sends, receives)

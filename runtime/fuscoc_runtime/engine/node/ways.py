@@ -80,7 +80,7 @@ def find_ways(demand: Demand, rules: Rules, model: CostModel, rank: int) -> Ways
     n, m = demand.num_nodes, demand.ranks_per_node
     if not demand.flows.any():
         return Ways(np.zeros((n, m, PART), np.int64), np.zeros((n, m, PART), np.int64), (), 0, 0, 0)
-    stages = plan_stages(demand, rules, model, rank)
+    stages = plan_stages(demand, rules, model)
     assignment = stages.assignment
     pairs = assignment.pairs
     sent_at = pairs.cumsum(axis=1) - pairs
