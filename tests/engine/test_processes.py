@@ -25,7 +25,7 @@ from tests.static import specs as static
 
 TOPOLOGIES = ("1x2", "2x1", "1x3", "3x1", "1x4", "2x2", "4x1")
 SMALL = specs.routed("f32")
-STAGED = specs.routed("f32", options="schedule spread-out")
+STAGED = specs.routed("f32", options="schedule fast")
 """Of three nodes, in two stages."""
 
 CASES = [
