@@ -96,16 +96,9 @@ def plan_with_weights(
     lists = _sending(ctx, listed, shares, census)
     forwarding = yield from assign_forwarders(ctx, listed.remote_row, census, shares)
     described = _describe(ctx, listed, slots, census, forwarding, shares)
-    parts = [_part(ctx, described.words, census.points)]
-    if ctx.topology.num_nodes > 1:
-        parts.append(_part(ctx, described.forwards, forwarding.pairs))
-    if weights is not None:
-        parts.append(_part(ctx, weights[described.point_order], census.points))
-    words, *others = yield AllToAlls(tuple(parts))
-    arrived = others.pop() if weights is not None else None
+    words, forwards, arrived = yield from _tell(ctx, described, census, forwarding, weights)
     if ctx.program.target.kind == "dense":
         yield from _agree_on_slots(ctx, census, words)
-    forwards = others.pop() if others else described.forwards
     if wire.hands_over:
         blocks = torch.split(forwards, forwarding.pairs[:, ctx.rank].tolist())
         order = landing_order(ctx.topology, ctx.topology.local_rank(ctx.rank))
@@ -201,6 +194,25 @@ def _describe(
         return describe_placed(ctx, listed, *arguments)
     assert isinstance(listed, ListedByTensors)
     return describe(ctx, listed, *arguments)
+
+
+def _tell(
+    ctx: PlanContext,
+    described: Described,
+    census: Census,
+    forwarding: Forwarding,
+    weights: Tensor | None,
+) -> Generator[Request, Any, tuple[Tensor, Tensor, Tensor | None]]:
+    """What the others have to know, in one exchange: this rank is told words of points, forwards of
+    pairs, both by source rank, and weights."""
+    parts = [_part(ctx, described.words, census.points)]
+    if ctx.topology.num_nodes > 1:
+        parts.append(_part(ctx, described.forwards, forwarding.pairs))
+    if weights is not None:
+        parts.append(_part(ctx, weights[described.point_order], census.points))
+    words, *others = yield AllToAlls(tuple(parts))
+    arrived = others.pop() if weights is not None else None
+    return words, others.pop() if others else described.forwards, arrived
 
 
 def _agree_on_slots(
