@@ -8,13 +8,9 @@ so many rounds.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-
-import numpy as np
 
 from fuscoc_runtime.comm.lanes import LEAST_LANES
 from fuscoc_runtime.plan.cost import CostModel
-from fuscoc_runtime.plan.schedule import Schedule
 
 RING_SLOTS = 8
 """The most rounds of the network hop under way."""
@@ -47,20 +43,3 @@ def slice_rows(total: int, row_bytes: int, most_bytes: int, model: CostModel) ->
     lanes = min(model.num_lanes, max(LEAST_LANES, worthwhile))
     per_lane = max(-(-total // (lanes * most_rows)), round(num_bytes / (lanes * best)), 1)
     return -(-total // (lanes * per_lane))
-
-
-def cut(schedule: Schedule, rows: int) -> Schedule:
-    """Every stage in rounds in which no rank sends or receives (much) more than ``rows`` rows.
-
-    A rank that exchanges rows with several ranks of a node does so with all of them in every round.
-    """
-    length = (schedule.end - schedule.begin).max(axis=1)
-    pieces = -(-length // rows)
-    stage = np.repeat(np.arange(len(pieces)), pieces)
-    piece = np.arange(len(stage)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    even = -(-length // np.maximum(pieces, 1))[stage]
-    whole = schedule.end[stage]
-    begin = np.minimum(schedule.begin[stage] + (piece * even)[:, None], whole)
-    end = np.minimum(begin + even[:, None], whole)
-    peer = np.where(end > begin, schedule.peer[stage], -1)
-    return replace(schedule, peer=peer, begin=begin, end=end)

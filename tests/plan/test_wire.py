@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
 from hypothesis import given
+from hypothesis import strategies as st
 
 from fuscoc_runtime.plan.schedule import (
     Schedule,
+    cut,
     pairwise_peers,
     spread_out_peers,
     stages_in_order,
@@ -53,6 +57,28 @@ def test_what_one_sends_in_a_stage_the_other_receives_in_it(schedule: Schedule) 
                 first = got_at[peer, rank]
                 received.add((stage, peer, rank, begin - first, end - first))
     assert sent == received
+
+
+@given(schedules(), st.integers(1, 30))
+def test_stages_that_are_cut(schedule: Schedule, rows: int) -> None:
+    """The same rows in the same order, and, but for a row for every rank of a node, no more than so
+    many at a time."""
+    parts, m = cut(schedule, rows), schedule.assignment.ranks_per_node
+    for rank in range(len(schedule.assignment.share)):
+        for whole, side in zip(sides(schedule, rank), sides(parts, rank), strict=True):
+            in_parts = side.in_stages(parts.num_stages)
+            assert in_order(in_parts) == in_order(whole.in_stages(schedule.num_stages))
+            for each in in_parts:
+                assert sum(part.end - part.begin for part in each) <= rows + m
+
+
+def in_order(stages: InStages) -> dict[int, list[int]]:
+    """Rows by peer."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for parts in stages:
+        for peer, begin, end in parts:
+            found[peer] += range(begin, end)
+    return found
 
 
 @given(schedules())

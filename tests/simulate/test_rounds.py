@@ -1,60 +1,17 @@
-"""A hop in rounds of slices: all of it, sent and received alike, never much more than a slice."""
+"""Rounds of slices: how large they are, and how many are under way."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuscoc.simulate.hop import slices_of
-from fuscoc.simulate.rounds import RING_SLOTS, cut, ring_slots, slice_rows
+from fuscoc.simulate.rounds import RING_SLOTS, ring_slots, slice_rows
 from fuscoc_runtime.plan.cost import CostModel
-from fuscoc_runtime.plan.schedule import Schedule, Transfers
-from tests.schedule.strategies import schedules
 
 MODEL = CostModel(50e9, 450e9, 10e-6, 1000)
-
-Ranges = dict[tuple[int, int], list[tuple[int, int]]]
-
-
-def by_pair(schedule: Schedule) -> Ranges:
-    """What one rank sends another, in order."""
-    found: Ranges = defaultdict(list)
-    each = slices_of(schedule)
-    columns = each.sender, each.receiver, each.begin, each.begin + each.rows
-    for sender, receiver, *rows in zip(*(column.tolist() for column in columns), strict=True):
-        found[sender, receiver].append((rows[0], rows[1]))
-    return found
-
-
-@given(schedules(), st.integers(1, 30))
-def test_rounds_carry_what_stages_do(stages: Schedule, rows: int) -> None:
-    """Neighbouring slices of a pair, joined, are its parts of the stages."""
-    whole, parts = by_pair(stages), by_pair(cut(stages, rows))
-    assert whole.keys() == parts.keys()
-    for pair, ranges in whole.items():
-        covered = [row for begin, end in parts[pair] for row in range(begin, end)]
-        assert covered == [row for begin, end in ranges for row in range(begin, end)]
-
-
-@given(schedules(), st.integers(1, 30))
-def test_a_round_is_no_larger_than_a_slice(stages: Schedule, rows: int) -> None:
-    """But for rounding: at most a row more for every rank of a node."""
-    rounds = cut(stages, rows)
-    m = rounds.assignment.ranks_per_node
-
-    def most(transfers: Transfers) -> int:
-        of_rounds: dict[int, int] = defaultdict(int)
-        lengths = transfers.end - transfers.begin
-        for number, length in zip(transfers.stage.tolist(), lengths.tolist(), strict=True):
-            of_rounds[number] += length
-        return max(of_rounds.values(), default=0)
-
-    for rank in range(len(rounds.assignment.share)):
-        assert max(most(rounds.sends(rank)), most(rounds.receives(rank))) <= rows + m
 
 
 @pytest.mark.parametrize(

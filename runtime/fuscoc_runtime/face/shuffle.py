@@ -75,8 +75,8 @@ class Shuffle:
             call to call there is no default.
         num_handles: dispatches after which a handle is outdated.
         pool: what to share memory with other shuffles by; default: share none.
-        slice_bytes: the most that moves at a time, as ``auto`` reckons; default: the ``slice`` of
-            the spec.
+        slice_bytes: the most that a rank sends or gets over the network at a time, where that is
+            not fixed; default: the ``slice`` of the spec.
         nic_bandwidth: bytes a second of a rank's network, for ``auto``; default: measured between
             the GPUs of several nodes where calls go along rails, once for each group (``stats``
             tells), else 50e9.

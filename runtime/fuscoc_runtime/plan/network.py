@@ -20,6 +20,7 @@ from fuscoc_runtime.plan.schedule import (
     KINDS,
     Schedule,
     Transfers,
+    cut,
     pairwise_peers,
     spread_out_peers,
 )
@@ -30,13 +31,15 @@ NONE = Transfers(*(np.zeros(0, np.int64) for _ in range(4)))
 
 
 def plan_network_hop(ctx: PlanContext, census: Census) -> tuple[Shares, Wire]:
-    """What all ranks do, by the policies of the shuffle, and what ``ctx.rank`` does."""
+    """What all ranks do, by the policies of the shuffle, and what ``ctx.rank`` does; in stages in
+    which a rank moves about a slice at most."""
     demand = Demand(np.ascontiguousarray(census.flows), np.ascontiguousarray(census.pairs))
     model = ctx.model if ctx.model is not None else cost_model(ctx.program)
     if not demand.flows.any():
         assignment, num_stages, sent, received = same_local_rank(demand), 0, NONE, NONE
     else:
         stages = plan_stages(demand, ctx.program.exchange, model)
+        stages = cut(stages, max(1, model.slice_bytes // ctx.row_bytes))
         assignment, num_stages = stages.assignment, stages.num_stages
         sent, received = stages.sends(ctx.rank), stages.receives(ctx.rank)
     shares = Shares(demand, assignment, assignment.pairs)
