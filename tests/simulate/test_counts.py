@@ -68,8 +68,8 @@ def test_counts_and_slices_are_the_planner_s(rewrite: Rewrite, kind: str) -> Non
             at_rank = of_list.rank == rank
             total = len(next(iter(columns.values())))
             # Of a flow that is cut, rows are taken to be alike, which they nearly are.
-            cut = found.assignment.num_cuts().any()
-            near = pytest.approx(total, rel=0.1 if cut else 1e-6, abs=1)
+            is_cut = found.assignment.num_cuts().any()
+            near = pytest.approx(total, rel=0.1 if is_cut else 1e-6, abs=1)
             assert of_list.entries[at_rank].sum() == near, name
             if name in ("net_send", "carried", "hand_back"):
                 by_round = np.bincount(

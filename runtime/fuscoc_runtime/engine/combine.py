@@ -19,7 +19,7 @@ from fuscoc_runtime.engine.buffers import (
 from fuscoc_runtime.engine.handle import Handle, check_handle, meet_with_handle, overwritten
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.meeting import meet
-from fuscoc_runtime.engine.path import Path
+from fuscoc_runtime.engine.path import PreparedPath
 from fuscoc_runtime.engine.reply import own_handle
 from fuscoc_runtime.engine.row_fields import like_the_source
 from fuscoc_runtime.engine.weights import MISSING, named_weights, weights_of_rows, word
@@ -65,7 +65,7 @@ def combine(
         buffers = Buffers(tensors, windows)
         path = machine.shuffle.program.combine
         assert path is not None
-        return _Prepared(buffers, Path(machine, path, plan, buffers), received)
+        return _Prepared(buffers, PreparedPath(machine, path, plan, buffers), received)
 
     ready: _Prepared | None = None
     mine = word(sent, handle.weights, given)
@@ -93,7 +93,7 @@ class _Prepared:
     """A combine that is ready to run, with the weights of its rows by name, if there are any."""
 
     buffers: Buffers
-    path: Path
+    path: PreparedPath
     weights: Mapping[str, Tensor]
 
     def uses(self, weights: Mapping[str, Tensor]) -> bool:

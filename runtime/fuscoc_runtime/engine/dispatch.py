@@ -22,7 +22,7 @@ from fuscoc_runtime.engine.handle import IN_THE_WINDOW, Handle, check_handle, me
 from fuscoc_runtime.engine.machine import Held, Machine
 from fuscoc_runtime.engine.meeting import meet
 from fuscoc_runtime.engine.numbers import cast_numbers
-from fuscoc_runtime.engine.path import Path
+from fuscoc_runtime.engine.path import PreparedPath
 from fuscoc_runtime.engine.relation import evaluate_relation
 from fuscoc_runtime.engine.reply import plan_reply
 from fuscoc_runtime.engine.weights import exchange, sent_weights, travelling
@@ -82,7 +82,7 @@ def dispatch(
     numbers = cast_numbers(machine.shuffle, arguments.inputs)
     read = {**named("source", arguments.fields), **named("numbers", numbers)}
     buffers = Buffers({**read, **carried, **target}, windows)
-    path = Path(machine, machine.shuffle.program.dispatch, plan, buffers)
+    path = PreparedPath(machine, machine.shuffle.program.dispatch, plan, buffers)
     yield from path.run()
     if machine.shuffle.program.is_static:
         machine.plan = plan

@@ -32,7 +32,7 @@ HANDED_OVER = ("carried", "returned")
 """Buffers of what ranks of a node send for one another, where they do."""
 
 
-class Path:
+class PreparedPath:
     """One path on one rank, ready to run: what has to be known of the plan is looked up, and
     nothing is launched. ``buffers`` lack those of the network hop."""
 
