@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuscoc_runtime.face.choice import choose_exact, exact_kernels
+from fuscoc_runtime.face.choice import choose_exact, choose_static, static_sources
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.fixtures import pool_of
@@ -73,31 +73,41 @@ def test_by_which_kernels() -> None:
         )
 
 
-def test_a_static_shuffle_that_slabs_do_not_carry() -> None:
-    """What crosses is known when it is opened, and it goes the other way as a whole."""
-    text = example("redistribute", ("rows = 8192", "rows = 65536"))
-    shuffle = specs.artifact(text).shuffle()
-    assert not isinstance(exact_kernels(shuffle, Topology(2, 8)), str)
-    said = exact_kernels(shuffle, Topology(2, 1))
-    assert isinstance(said, str)
-    assert said.startswith("a rank would send 67240960 bytes")
-
-
-def test_a_static_shuffle_is_launched_once(pool: Pool) -> None:
-    """The places that it needs are known when it is opened; windows grow in the first call."""
-    found = pool.run(exact_pieces_work.launched, 2, path(FFT), "2x1", 3)
-    assert found == [[(1, 1), (1, 0), (1, 0)]] * 2
+def test_memory_of_a_fixed_size_is_for_what_ranks_decide() -> None:
+    """Also without `max_sources`; where calls may say more than rows, or nothing is gained, not."""
+    weighted = static_specs.uneven("every", 15, 2, "f32", 5, is_weighted=True)
+    sums = static_specs.uneven("every", 15, 2, "f32", 5)
+    found = {
+        name: [static_sources(specs.artifact(text).shuffle(), Topology(*each)) for each in SHAPES]
+        for name, text in {**SPECS, "weighted": weighted, "sums": sums}.items()
+        for SHAPES in [[(1, 4), (2, 2)]]
+    }
+    for name, (inside, between) in found.items():
+        assert isinstance(between, int) == (name in (*FIXED, "sums")), name
+        assert inside == between or name == "sums"
+    assert found["sums"][1] == 8
+    assert "made once" in str(found["sums"][0])
+    assert "weights" in str(found["weighted"][1])
+    shuffle = specs.artifact(SPECS["redistribute"]).shuffle()
+    for gpu, traces, programs in ((None, False, None), (GPU, True, None), (GPU, False, 8)):
+        assert isinstance(choose_static(shuffle, Topology(2, 2), gpu, traces, programs), str)
+    assert choose_static(shuffle, Topology(2, 2), GPU, False, None) == 4
 
 
 @pytest.mark.parametrize("name", ["fft_transpose", "ragged_text"])
 def test_where_the_host_waits(pool: Pool, name: str) -> None:
-    """For counts, and before that for the sizes of a ragged source; with a handle for nothing."""
+    """For counts, and before that for the sizes of a ragged source; with a handle for nothing.
+    Dispatches of static shuffles wait for what hosts say, and for nothing of a GPU."""
     found = pool.run(exact_pieces_work.waits, 2, path(SPECS[name]), "2x1", [2, 3])
-    for dispatch, *others in found:
-        assert others == [[], [], []]
+    for dispatch, back, again, last in found:
+        assert back == last == []
+        if name in FIXED:
+            assert [each.split(":")[0] for each in (*dispatch, *again)] == ["agree.py"] * 2
+            continue
+        assert again == []
         *sizes, counts = dispatch
         assert counts == "plan"
-        assert len(sizes) == (name == "ragged_text"), sizes
+        assert len(sizes) == 1, sizes
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ from fuscoc_runtime.engine.node.flow_rails import FlowRails, have_ways
 from fuscoc_runtime.engine.node.pieces import PiecesNode
 from fuscoc_runtime.engine.node.ragged import Extents, ragged_evaluator
 from fuscoc_runtime.engine.node.rails import RailNode
-from fuscoc_runtime.engine.node.state import Limits, NodeKernels
+from fuscoc_runtime.engine.node.state import NodeKernels
+from fuscoc_runtime.engine.node.static_engine import StaticEngine
 from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.node.triton_pieces import triton_node
 from fuscoc_runtime.engine.process import ProcessEngine
@@ -35,6 +36,7 @@ from fuscoc_runtime.face.choice import (
     Gpu,
     choose_cuda,
     choose_exact,
+    choose_static,
     choose_triton,
     missing_dtype,
 )
@@ -86,21 +88,28 @@ def open_engine(
     cuda_gpu = gpu and replace(gpu, capability=kernels_capability(gpu.capability))
     members = _members(artifact, shuffle, group, topology, device, options, cuda_gpu)
     check_bounds_of_all(shuffle, members.topology.num_ranks)
+    is_static = options.max_sources is None
+    max_sources = options.max_sources if not is_static else _static(shuffle, members, gpu, options)
     kernels: CudaVariant | NodeSpec | str
-    kernels = choose_cuda(shuffle, members.topology, cuda_gpu, options.max_sources)
+    kernels = choose_cuda(shuffle, members.topology, cuda_gpu, max_sources)
     if isinstance(kernels, str):
         _check_gpu(shuffle, gpu, kernels)
-        if options.max_sources is not None and members.rank == 0:
+        if max_sources is not None and members.rank == 0:
             _log.info("%s: no CUDA kernels: %s", shuffle.name, kernels)
-        kernels = choose_triton(shuffle, members.topology, options.max_sources)
-    if options.max_sources is not None and not isinstance(kernels, str):
+        kernels = choose_triton(shuffle, members.topology, max_sources)
+    if max_sources is not None and not isinstance(kernels, str):
         if options.trace:
             problem = (
                 "is given with max_sources, where the host sees no more of a call than its start"
             )
             raise OptionError("trace", problem)
-        limits = limits_of(shuffle, members.topology, options, options.max_sources)
-        return _fixed_engine(artifact, shuffle, members, options, kernels, limits)
+        try:
+            return _fixed_engine(
+                artifact, shuffle, members, options, kernels, max_sources, is_static
+            )
+        except OptionError:  # of what no option has asked for
+            if not is_static:
+                raise
     if options.max_sources is not None and members.rank == 0:
         _log.warning(
             "%s: sizes are exact, and max_sources has no effect: %s", shuffle.name, kernels
@@ -109,6 +118,18 @@ def open_engine(
     if isinstance(exact, str):
         return _general_engine(artifact, shuffle, members, options)
     return _exact_engine(artifact, shuffle, members, options, exact)
+
+
+def _static(
+    shuffle: ShuffleSpec, members: Membership, gpu: Gpu | None, options: Options
+) -> int | None:
+    """The most source segments of a rank in calls whose sizes are known now; None if they are not,
+    or if hosts of a node could not agree on a call without its GPUs."""
+    topology, given = members.topology, (options.trace, options.num_programs)
+    if topology.num_nodes == 1 < topology.num_ranks and not members.is_one_host:
+        return None
+    found = choose_static(shuffle, topology, gpu, *given)
+    return None if isinstance(found, str) else found
 
 
 def _members(
@@ -127,7 +148,8 @@ def _members(
             raise ClosedError("the process group")
         return alone(topology, device, timeout)
     # GPUs of several kinds can share the Triton kernels; only the CUDA kernels must be the same.
-    kind = cuda_gpu if options.max_sources is not None else None
+    is_fixed = options.max_sources is not None or shuffle.program.is_static
+    kind = cuda_gpu if is_fixed else None
     manifest = artifact.manifest
     compiled = (manifest.compiler, manifest.spec.sha256, dict(shuffle.declared.constants))
     settings = (shuffle.name, *compiled, sorted(shuffle.baked), options, kind)
@@ -149,10 +171,15 @@ def _fixed_engine(
     members: Membership,
     options: Options,
     kernels: CudaVariant | NodeSpec,
-    limits: Limits,
+    max_sources: int,
+    is_static: bool,
 ) -> NodeEngine:
-    """In memory of a fixed size, and with it the engine of its reply."""
+    """In memory of a fixed size, and with it the engine of its reply; or that of a shuffle which
+    ``is_static``."""
     device = members.device
+    if is_static:
+        options = replace(options, capacity=None)  # which is of calls with `max_sources`
+    limits = limits_of(shuffle, members.topology, options, max_sources)
     rest = (members, limits, sms_to_use(device, options.num_sms))
     node: NodeKernels
     backend: Literal["cuda", "triton"] = "triton"
@@ -166,7 +193,13 @@ def _fixed_engine(
         else:
             node = triton_node(artifact, shuffle, kernels, *rest)
         ragged = ragged_evaluator(artifact, shuffle, node)
-    engine = NodeEngine(shuffle, members, node, backend, ragged)
+    if is_static:
+        beside = replace(members, store=PrefixStore("general", members.store))
+        general = partial(_general_engine, artifact, shuffle, beside, options)
+        with current_device(device):
+            engine: NodeEngine = StaticEngine(shuffle, members, node, backend, general)
+    else:
+        engine = NodeEngine(shuffle, members, node, backend, ragged)
     if isinstance(node, PiecesNode):
         engine.results = node.results
     if shuffle.reply is not None:

@@ -3,8 +3,6 @@ all have read."""
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from fuscoc_runtime.engine.node.slabs import MOST_SENT, bytes_sent, num_places
 from fuscoc_runtime.engine.sizes import fixed_sources, worst_capacity
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
@@ -24,15 +22,8 @@ send all once more."""
 class Places:
     """Those of one shuffle; every number is of source segments of a rank."""
 
-    def __init__(
-        self,
-        shuffle: ShuffleSpec,
-        node: NodeSpec,
-        topology: Topology,
-        crosses: Tensor | None = None,
-    ) -> None:
-        """``crosses``: what ranks send each other, if they alone decide it; see `crossing`."""
-        self._given, self._crosses = (shuffle, node, topology), crosses
+    def __init__(self, shuffle: ShuffleSpec, node: NodeSpec, topology: Topology) -> None:
+        self._given = shuffle, node, topology
         self._carried: dict[int, bool] = {}
         self._reply: Places | None = None  # those of answers
         if (reply := shuffle.reply) is not None:
@@ -80,4 +71,4 @@ class Places:
 
     def _sent(self, places: int) -> int:
         """Bytes to all other nodes."""
-        return bytes_sent(*self._given, places, self._crosses)
+        return bytes_sent(*self._given, places)
