@@ -74,20 +74,19 @@ def test_by_which_kernels() -> None:
 
 
 def test_memory_of_a_fixed_size_is_for_what_ranks_decide() -> None:
-    """Also without `max_sources`; where calls may say more than rows, or nothing is gained, not."""
+    """Also without `max_sources`; where calls may say more, or where kernels take rows, not."""
     weighted = static_specs.uneven("every", 15, 2, "f32", 5, is_weighted=True)
     sums = static_specs.uneven("every", 15, 2, "f32", 5)
-    found = {
-        name: [static_sources(specs.artifact(text).shuffle(), Topology(*each)) for each in SHAPES]
-        for name, text in {**SPECS, "weighted": weighted, "sums": sums}.items()
-        for SHAPES in [[(1, 4), (2, 2)]]
-    }
-    for name, (inside, between) in found.items():
+    for name, text in {**SPECS, "weighted": weighted, "sums": sums}.items():
+        shuffle = specs.artifact(text).shuffle()
+        inside, between = (static_sources(shuffle, Topology(*each)) for each in ((1, 4), (2, 2)))
         assert isinstance(between, int) == (name in (*FIXED, "sums")), name
-        assert inside == between or name == "sums"
-    assert found["sums"][1] == 8
-    assert "made once" in str(found["sums"][0])
-    assert "weights" in str(found["weighted"][1])
+        if name == "weighted":
+            assert "weights" in str(between)
+        elif name in ("reshard", "sums"):  # no pieces
+            assert "made once" in str(inside)
+        else:
+            assert inside == between
     shuffle = specs.artifact(SPECS["redistribute"]).shuffle()
     for gpu, traces, programs in ((None, False, None), (GPU, True, None), (GPU, False, 8)):
         assert isinstance(choose_static(shuffle, Topology(2, 2), gpu, traces, programs), str)
