@@ -54,10 +54,10 @@ class ProcessComm:
     stream; ``synchronize`` ends them.
     """
 
-    def __init__(self, members: Membership) -> None:
+    def __init__(self, members: Membership, num_lanes: int = LEAST_LANES) -> None:
         self.members = members
         self._windows = WindowPool(allocator(members))
-        self.open_lanes(LEAST_LANES)
+        self.open_lanes(num_lanes)
         self._rounds: dict[int, Round] = {}
         self._gathered, self._brought = Landing(), Landing()
         if members.device.type == "cuda":

@@ -30,7 +30,7 @@ class Agreement:
     def __init__(self, members: Membership) -> None:
         self._members, self._comm, self._words = members, None, None
         if members.topology.num_nodes > 1:
-            self._comm: ProcessComm | None = ProcessComm(members)
+            self._comm: ProcessComm | None = ProcessComm(members, num_lanes=1)
         elif members.topology.num_ranks > 1:
             self._words: _Words | None = _Words(members)
 
