@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -212,10 +213,14 @@ def test_what_replies_leave_to_the_general_engine() -> None:
     )
     assert plain.reply is not None
     assert plain.reply.node is not None
+    lookup = (Path("examples") / "embedding.fsc").read_text()
+    bags = artifact(lookup.replace("packed(s)", "packed(s) compact")).shuffle()
     assert choose_triton(plain, NODE, 8) == choose_exact(plain, NODE, HOPPER, False, None)
     assert choose_triton(compact, NODE, 8) == compact.node
-    assert "compact" in str(choose_exact(compact, NODE, HOPPER, False, None))
     topology = Topology(2, 4)
+    for ranks in (NODE, topology):
+        assert choose_exact(compact, ranks, HOPPER, False, None) == compact.node
+        assert "for several each" in str(choose_exact(bags, ranks, HOPPER, False, None))
     assert choose_triton(plain, topology, 8) == plain.node
     assert choose_exact(plain, topology, HOPPER, False, None) == plain.node
     # Slabs of 12-byte queries would not be too large, those of their answers are.

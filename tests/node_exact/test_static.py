@@ -1,5 +1,5 @@
-"""Static shuffles without `max_sources`, interpreted: memory of a fixed size, and calls that promise
-what those of exact sizes do, inside a node and between."""
+"""Static shuffles without `max_sources`, interpreted: memory of a fixed size, and calls that
+promise what those of exact sizes do, inside a node and between."""
 
 from __future__ import annotations
 

@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from fuscoc_runtime.engine.node import exact as exact_node
+from fuscoc_runtime.engine.node.exact_handle import ExactHandle
+from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.face.shuffle import Shuffle
 from tests.node_exact.rank_work import open_shuffle as open_exact
 from tests.node_triton.rank_work import open_shuffle, said_by
@@ -106,6 +108,7 @@ def questions(group: Any, artifact: str, is_fixed: bool, **options: Any) -> None
             parts = torch.randint(-1, 8, (size, 2), generator=random)
             ours = torch.randn(size, 3, generator=random).requires_grad_()
             rows, handle = shuffle.dispatch(ours, parts=parts)
+            assert isinstance(handle.reply, NodeHandle if is_fixed else ExactHandle)
             index = handle.row_index
             held = rows if index is None else rows[index.clamp(min=0)]
             sums = shuffle.combine(_answer(held), handle)

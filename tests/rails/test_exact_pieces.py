@@ -12,7 +12,7 @@ from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
-from tests.node_triton.given_specs import EXAMPLES, TEXTS, example
+from tests.node_triton.given_specs import EXAMPLES, TEXTS
 from tests.node_triton.test_any_spec import STATEFUL, Ranks
 from tests.rails import exact_given_work, exact_pieces_work, exact_work, static_specs
 from tests.rails.test_any_spec import GPU

@@ -28,11 +28,10 @@ class Agreement:
     """
 
     def __init__(self, members: Membership) -> None:
-        self._members, self._comm, self._words = members, None, None
-        if members.topology.num_nodes > 1:
-            self._comm: ProcessComm | None = ProcessComm(members, num_lanes=1)
-        elif members.topology.num_ranks > 1:
-            self._words: _Words | None = _Words(members)
+        self._members, topology = members, members.topology
+        is_between, is_alone = topology.num_nodes > 1, topology.num_ranks == 1
+        self._comm = ProcessComm(members, num_lanes=1) if is_between else None
+        self._words = None if is_between or is_alone else _Words(members)
 
     def meet(self, error: FuscoRuntimeError | None) -> None:
         """Raise the ``error`` of the lowest rank that has one, on all ranks.

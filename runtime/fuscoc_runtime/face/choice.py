@@ -132,8 +132,8 @@ def choose_exact(
 
 def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
     """Those of ``choose_exact``, wherever they run."""
-    if shuffle.reply is not None and shuffle.program.is_compact:
-        return "its target is compact, and a reply has other rows, which nobody has counted"
+    if shuffle.program.is_compact and shuffle.reply is not None and shuffle.segments_answered > 1:
+        return "its target is compact, and rows of its reply, for several each, are not counted"
     if topology.num_nodes == 1 or shuffle.node is None:
         if shuffle.node is not None and shuffle.node.pieces is not None:
             return "inside a node its pieces are planned in memory of a fixed size"
