@@ -17,7 +17,7 @@ from fuscoc_runtime.comm.group import Membership, alone, find_members, join, pat
 from fuscoc_runtime.engine.bounds import check_bounds_of_all
 from fuscoc_runtime.engine.into import Into
 from fuscoc_runtime.engine.node.answers import AnsweringNode, AnsweringRailNode
-from fuscoc_runtime.engine.node.cuda import cuda_node
+from fuscoc_runtime.engine.node.cuda import all_have_cuda, cuda_node
 from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
 from fuscoc_runtime.engine.node.exact import ExactNode
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
@@ -92,6 +92,9 @@ def open_engine(
     max_sources = options.max_sources if not is_static else _static(shuffle, members, gpu, options)
     kernels: CudaVariant | NodeSpec | str
     kernels = choose_cuda(shuffle, members.topology, cuda_gpu, max_sources)
+    if is_static and isinstance(kernels, CudaVariant) and not _demands_cuda(shuffle):
+        if not all_have_cuda(artifact, shuffle, kernels, members):
+            kernels = "a rank lacks a compiler for them, or what launches them"
     if isinstance(kernels, str):
         _check_gpu(shuffle, gpu, kernels)
         if max_sources is not None and members.rank == 0:
@@ -156,9 +159,13 @@ def _members(
     return find_members(group, topology, device, settings, timeout)
 
 
+def _demands_cuda(shuffle: ShuffleSpec) -> bool:
+    return shuffle.cuda is not None and shuffle.cuda.required
+
+
 def _check_gpu(shuffle: ShuffleSpec, gpu: Gpu | None, no_cuda: str) -> None:
     """Raise unless a shuffle can do without CUDA's kernels, for which ``no_cuda`` is the reason."""
-    if gpu is not None and shuffle.cuda is not None and shuffle.cuda.required:
+    if gpu is not None and _demands_cuda(shuffle):
         raise BackendError(shuffle.name, no_cuda)
     missing = missing_dtype(shuffle, gpu)
     if missing is not None:
