@@ -92,9 +92,9 @@ def open_engine(
     max_sources = options.max_sources if not is_static else _static(shuffle, members, gpu, options)
     kernels: CudaVariant | NodeSpec | str
     kernels = choose_cuda(shuffle, members.topology, cuda_gpu, max_sources)
-    if is_static and isinstance(kernels, CudaVariant) and not _demands_cuda(shuffle):
-        if not all_have_cuda(artifact, shuffle, kernels, members):
-            kernels = "a rank lacks a compiler for them, or what launches them"
+    if is_static and not isinstance(kernels, str) and not _demands_cuda(shuffle):
+        has_them = all_have_cuda(artifact, shuffle, kernels, members)
+        kernels = kernels if has_them else "a rank has no compiler for them, or cannot launch them"
     if isinstance(kernels, str):
         _check_gpu(shuffle, gpu, kernels)
         if max_sources is not None and members.rank == 0:
