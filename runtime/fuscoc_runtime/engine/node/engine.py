@@ -145,7 +145,7 @@ class NodeEngine:
         """
         earlier = self._own(earlier)
         with self.in_turn():
-            ready = self._ready(positional, named, earlier, problem)
+            ready = self._ready(lambda: self._prepare(positional, named, earlier, problem))
             arguments, num_slots, ragged = ready.arguments, ready.num_slots, ready.ragged
             launched = self.node.dispatch(
                 [*arguments.fields.values(), *ready.numbers],
@@ -172,16 +172,10 @@ class NodeEngine:
             rows = {name: each[:num_slots] for name, each in rows.items()}
         return NodeDispatched(rows, handle)
 
-    def _ready(
-        self,
-        positional: Sequence[Tensor],
-        named: Mapping[str, Any],
-        earlier: NodeHandle | None,
-        problem: FuscoRuntimeError | None,
-    ) -> Ready:
-        """`_prepare`; a dispatch for which that raises an error takes its turn all the same."""
+    def _ready(self, prepare: Callable[[], Ready]) -> Ready:
+        """What that returns; a dispatch for which it raises an error takes its turn as well."""
         try:
-            return self._prepare(positional, named, earlier, problem)
+            return prepare()
         except Exception:
             self.entered(self.node.refuse_dispatch())
             raise

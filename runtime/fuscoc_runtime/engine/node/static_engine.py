@@ -83,17 +83,10 @@ class StaticEngine(NodeEngine):
         if self._has_opened:
             self._general.close()
 
-    def _ready(
-        self,
-        positional: Sequence[Tensor],
-        named: Mapping[str, Any],
-        earlier: NodeHandle | None,
-        problem: FuscoRuntimeError | None,
-    ) -> Ready:
+    def _ready(self, prepare: Callable[[], Ready]) -> Ready:
         if self.members.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return super()._ready(positional, named, earlier, problem)
-        rank = self.members.rank
-        ready = attempt(rank, lambda: self._prepare(positional, named, earlier, problem))
+            return super()._ready(prepare)
+        ready = attempt(self.members.rank, prepare)
         self._agreement.meet(ready if isinstance(ready, FuscoRuntimeError) else None)
         assert isinstance(ready, Ready)
         return ready
