@@ -9,14 +9,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fuscoc.artifact import MANIFEST
 from fuscoc.lang.checked import CheckedShuffle
+from fuscoc_runtime.engine.node import cuda
 from fuscoc_runtime.engine.node.flow_rails import have_ways
 from fuscoc_runtime.engine.node.rings import HandleRings
 from fuscoc_runtime.engine.node.state import (
@@ -358,3 +362,27 @@ def test_memory_of_handles(num_handles: int, captured: list[bool]) -> None:
     for kind in (False, True):
         mine = [entry for entry in taken if entry.captured == kind]
         assert [entry for entry in live if entry.captured == kind] == mine[-num_handles:]
+
+
+@pytest.mark.parametrize(
+    ("lacks", "theirs", "all_have"), [(0, 0, True), (1, 0, False), (0, 1, False)]
+)
+def test_a_rank_without_a_compiler_decides_for_all(lacks: int, theirs: int, all_have: bool) -> None:
+    """Kernels in CUDA that nobody has asked for; every rank says whether it has them."""
+    said = list[int]()
+
+    def meet(occasion: str, word: int) -> list[int]:
+        said.append(word)
+        return [word, theirs]
+
+    def compiled(*_: Any) -> Any:
+        if lacks:
+            raise cuda.CudaError("no compiler")
+        return mock.Mock(cubins={"sm_90": b"code"})
+
+    members: Any = SimpleNamespace(device=torch.device("cpu"), meet=meet)
+    chosen = choose_cuda(spec("static"), NODE, HOPPER, 64)
+    assert not isinstance(chosen, str)
+    with mock.patch.multiple(cuda, _compiled=compiled, load_kernels=lambda *_: {}):
+        assert cuda.all_have_cuda(mock.Mock(), spec("static"), chosen, members) == all_have
+    assert said == [lacks]
