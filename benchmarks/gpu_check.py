@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1, help="nodes to pretend [1]")
     parser.add_argument("--tokens", type=int, default=4096, help="tokens of a rank [4096]")
     parser.add_argument("--iterations", type=int, default=20, help="timed calls [20]")
-    parser.add_argument("--programs", type=int, help="programs of a launch [two for every SM]")
+    parser.add_argument("--sms", type=int, help="SMs that kernels may use [all]")
     options = parser.parse_args()
     local_rank, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     if torch.cuda.device_count() < local_size:
@@ -152,7 +152,7 @@ def main() -> None:
     os.environ["NCCL_HOSTID"] = f"node-{local_rank * options.nodes // local_size}"
     join(timeout=60)
 
-    shuffle = Shuffle(load_artifact(options.artifact), num_programs=options.programs)
+    shuffle = Shuffle(load_artifact(options.artifact), num_sms=options.sms)
     for seed in (1, 2):
         verify(shuffle, make_batch(shuffle, options.tokens - 37 * seed, seed))
     moe = make_batch(shuffle, options.tokens, seed=0)

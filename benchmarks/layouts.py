@@ -58,7 +58,6 @@ SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "buckets_64": ("hash_buckets", {"width": 16}),
     "buckets_16": ("hash_buckets", {"width": 4}),
 }
-WITHOUT_KERNELS = {"triton": ("all_gather", "halo")}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as in that example
 LOOKUPS = {"buckets_512": 1 << 18, "buckets_64": 1 << 22, "buckets_16": 1 << 22}  # of a rank
 BUCKETS = 64
@@ -68,7 +67,7 @@ PAGES, MOVES = 160, 128  # of a rank's cache, and of those that it gives away
 def compile_all(names: Sequence[str], backends: Sequence[str]) -> None:
     import fuscoc
 
-    for name, backend in taken(names, backends):
+    for name, backend in product(names, backends):
         example, constants = SPECS[name]
         text = (EXAMPLES / f"{example}.fsc").read_text(encoding="utf-8")
         text = text[: text.index("\n}\n") + 3]  # its first shuffle
@@ -76,14 +75,6 @@ def compile_all(names: Sequence[str], backends: Sequence[str]) -> None:
         before, _, after = text.rpartition(last)
         text = f"{before}    backend {backend}\n{last}{after}"
         fuscoc.compile(text, artifact(name, backend), **constants)
-
-
-def taken(names: Sequence[str], backends: Sequence[str]) -> list[tuple[str, str]]:
-    """The cases with their kernels, as far as there are any."""
-    pairs = product(names, backends)
-    return [
-        (name, backend) for name, backend in pairs if name not in WITHOUT_KERNELS.get(backend, ())
-    ]
 
 
 def artifact(name: str, backend: str) -> Path:
@@ -435,7 +426,7 @@ def main() -> None:
         print("| case | kernels | SMs | bound, µs | there | × | torch | back | × | torch |")
         print("|---|---|---|---|---|---|---|---|---|---|")
     wrong = []
-    for name, backend in taken(options.cases, options.backend):
+    for name, backend in product(options.cases, options.backend):
         for sms in options.sms:
             wrong += measure(name, backend, sms or None, options.turns, barrier, options.keeps)
             torch.cuda.empty_cache()

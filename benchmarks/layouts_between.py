@@ -15,16 +15,18 @@ GB/s: ``NCCL_MAX_P2P_NCHANNELS=4`` makes NVLink a wire of 40.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 
 from benchmarks.embedding import captured, join, medians_ms
 from benchmarks.layout_case import Case
-from benchmarks.layout_parts import texts
+from benchmarks.layout_parts import gathered, haloed, texts
 from benchmarks.layouts import EXAMPLES, dealt, flat, given, gpu_times, pages, pictures, transposed
 from benchmarks.nvlink_timing import HEAD_START_CYCLES, Barrier
 from fuscoc_runtime import Shuffle
@@ -40,6 +42,7 @@ ULYSSES = {"tokens": 1024, "heads": 32, "width": 128, "block": 64}
 FFT = {"nx": 256, "ny": 64, "nz": 256}
 REDISTRIBUTE = {"rows": 16384, "columns": 512}
 BUCKETS = {"width": 1024, "buckets": 64}
+GATHERED, HALOED = {"total": 16384, "width": 1024}, {"rows": 16384, "reach": 2, "width": 1024}
 PICTURES, PAGES, MOVES, TEXTS = 8, 24, 16, 64
 SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "ulysses": ("ulysses", ULYSSES),
@@ -48,6 +51,8 @@ SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "kv": ("kv_pages", {}),
     "fft": ("fft_transpose", FFT),
     "ragged_text": ("ragged_text", BUCKETS),
+    "all_gather": ("all_gather", GATHERED),
+    "halo": ("halo", HALOED),
 }
 
 
@@ -63,6 +68,10 @@ def of_case(name: str, rank: int, ranks: int, device: torch.device) -> Case:
     torch.manual_seed(17 + rank)
     if name == "ragged_text":
         return texts(BUCKETS, rank, ranks, device, TEXTS)
+    if name == "all_gather":
+        return gathered(GATHERED, rank, ranks, device)
+    if name == "halo":
+        return haloed(HALOED, rank, ranks, device)
     if name == "vit":
         return pictures(rank, ranks, device, PICTURES)
     if name == "kv":
@@ -101,7 +110,8 @@ class Way:
                 for window in self.shuffle.engine.node.rows:
                     window.view(torch.uint8).fill_(0xA5)
             self.there()
-            if not torch.equal(flat(self.rows)[: len(wanted)], wanted):
+            begin = self._case.begin
+            if not torch.equal(flat(self.rows)[begin : begin + len(wanted)], wanted):
                 wrong.append("rows differ")
             self._work = self.rows.clone()
             self.back()
@@ -127,15 +137,17 @@ def measure(name: str, topology: Topology, is_one_host: bool, wire: float) -> li
     device = torch.device("cuda", torch.cuda.current_device())
     case = of_case(name, rank, ranks, device)
     sizes: dict[str, Any] = {"max_sources": case.max_sources, "capacity": case.capacity}
-    sms = torch.cuda.get_device_properties(device).multi_processor_count
     kinds = {
-        "rails": (NodeEngine, sizes),
-        "exact": (ExactEngine | StaticEngine, {}),
-        "general": (ProcessEngine, {"num_programs": 2 * sms}),
+        "rails": (NodeEngine, sizes, {}),
+        "exact": (ExactEngine | StaticEngine, {}, {}),
+        "general": (ProcessEngine, {}, {"FUSCOC_ENGINE": "general"}),
     }
     ways = {}
-    for kind, (engine, options) in kinds.items():
-        shuffle = Shuffle(FOLDER / name, SPECS[name][0], topology=topology, timeout=60.0, **options)
+    for kind, (engine, options, wanted_engine) in kinds.items():
+        with mock.patch.dict(os.environ, wanted_engine):
+            shuffle = Shuffle(
+                FOLDER / name, SPECS[name][0], topology=topology, timeout=60.0, **options
+            )
         assert isinstance(shuffle.engine, engine), f"{name}, {kind}: {shuffle.engine}"
         ways[kind] = Way(name, case, shuffle)
     wanted = case.there(case.source)

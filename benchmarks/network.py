@@ -27,6 +27,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -40,7 +41,7 @@ from benchmarks.network_wire import NETWORK, join, wire
 from benchmarks.nvlink_timing import Barrier
 from benchmarks.verdict import exit_if_wrong
 from fuscoc_runtime import Shuffle, Topology
-from fuscoc_runtime.engine.trace import Span, write_trace
+from fuscoc_runtime.kernels.trace import Span, write_trace
 
 ARTIFACTS = Path("build/network")
 NIC = Path(__file__).with_name("network_nic.c")
@@ -82,11 +83,9 @@ def open_variant(name: str, topology: Topology, device: torch.device, *, trace: 
     if sharing > 1:
         # Kernels that wait must leave room for those they wait for, whichever rank's they are.
         num_sms = torch.cuda.get_device_properties(device).multi_processor_count // (sharing + 1)
-    options: dict[str, int] = {}
-    if name in BY_HOSTS:
-        sms = num_sms or torch.cuda.get_device_properties(device).multi_processor_count
-        options = {"num_programs": 2 * sms}
-    return Shuffle(path, topology=topology, device=device, trace=trace, num_sms=num_sms, **options)
+    engine = {"FUSCOC_ENGINE": "general"} if name in BY_HOSTS else {}
+    with mock.patch.dict(os.environ, engine):
+        return Shuffle(path, topology=topology, device=device, trace=trace, num_sms=num_sms)
 
 
 def time_contenders(contenders: Sequence[Contender], iterations: int) -> dict[str, Tensor]:

@@ -16,7 +16,9 @@ ranks for those of one host, graphs that are replayed.
 Microseconds, medians, of the slowest rank:
 
 - *host*: until a call returns while the GPU has nothing to do, in turn with the other contenders;
-  *warm host* the same where only this contender's calls run.
+  *warm host* the same where only this contender's calls run. Before each of these the host has
+  waited for the GPU. *Back to back*: until a call returns that follows another one while the GPU is
+  behind, as in a model whose GPUs are what it waits for; of contenders whose hosts never wait.
 - *idle*: until dispatch and combine have ended, from the call of the first, on an idle GPU.
 - *busy*: the GPU's time of a call between events, while it was busy before, so that it does not
   wait for the host; *total* of both, one behind the other, captured as one graph.
@@ -30,11 +32,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -50,7 +54,6 @@ from benchmarks.nvlink_timing import Barrier
 from benchmarks.verdict import exit_if_wrong
 from fuscoc_runtime import Shuffle, Topology
 from fuscoc_runtime.engine.node.engine import NodeEngine
-from fuscoc_runtime.face.open import PROGRAMS_PER_SM
 
 ARTIFACT = Path("build/network-fixed")
 KINDS = ("uniform", "single-node")
@@ -60,10 +63,14 @@ COLUMNS = (
     "host dispatch", "host combine", "idle", "busy dispatch", "busy combine", "total",
 )  # fmt: skip
 WARM = "warm host dispatch", "warm host combine"
-SHOWN = (*COLUMNS, *WARM, "beyond", "MB")
+BACK_TO_BACK = "back to back dispatch", "back to back combine"
+STEPS = 10  # that the host is ahead of a GPU
+SHOWN = (*COLUMNS, *WARM, *BACK_TO_BACK, "beyond", "MB")
 FIXED, EXACT, GENERAL = "fixed capacity", "exact sizes", "general engine"
 IN_LINE, CAPTURED = "fixed capacity, in line", "fixed capacity, captured"
 EXACT_IN_LINE = "exact sizes, in line"
+WAITING = EXACT, EXACT_IN_LINE, GENERAL
+"""Contenders whose hosts wait for counts."""
 
 
 class Called(Contender):
@@ -210,6 +217,24 @@ def warm_host(contender: Contender, barrier: Barrier, iterations: int) -> list[f
     return medians(torch.tensor(times))
 
 
+def back_to_back(contender: Contender, barrier: Barrier, iterations: int) -> list[float]:
+    """Medians of this rank, of calls that the host makes ahead of the GPU; infinite if it waits."""
+    if contender.name in WAITING:
+        return [math.inf, math.inf]
+    times = []
+    for _ in range(iterations):
+        torch.cuda._sleep(2 * HIDE_HOST_CYCLES)
+        barrier()
+        for _ in range(STEPS):
+            started = time.perf_counter()
+            contender.dispatch()
+            dispatched = time.perf_counter()
+            contender.combine()
+            times.append([dispatched - started, time.perf_counter() - dispatched])
+        torch.cuda.synchronize()
+    return medians(torch.tensor(times) * 1e6)
+
+
 def run_case(
     kind: str, tokens: int, device: torch.device, topology: Topology, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
@@ -220,9 +245,9 @@ def run_case(
     shuffles, names = [], []
     for name in options.contenders:
         sizes = {} if name in (EXACT, EXACT_IN_LINE, GENERAL) else {"max_sources": tokens}
-        if name == GENERAL:  # whose kernels alone have such a number
-            sizes["num_programs"] = PROGRAMS_PER_SM * options.num_sms
-        shuffle = Shuffle(ARTIFACT, **sizes, **given)
+        engine = {"FUSCOC_ENGINE": "general"} if name == GENERAL else {}
+        with mock.patch.dict(os.environ, engine):
+            shuffle = Shuffle(ARTIFACT, **sizes, **given)
         if "max_sources" in sizes and not isinstance(shuffle.engine, NodeEngine):
             shuffle.close()  # it says why when it is opened
             continue
@@ -244,13 +269,15 @@ def run_case(
             if i >= 0:
                 times[number, i] = torch.tensor(measured)
     warm = slowest(torch.tensor([warm_host(each, barrier, iterations) for each in contenders]))
+    ahead = slowest(torch.tensor([back_to_back(each, barrier, iterations) for each in contenders]))
     beside = []
     if options.gemm:
         gemms = Gemms(device)
         both = [[each.dispatch, each.combine] for each in contenders]
         beside = [beside_gemms(each, gemms, barrier, iterations) for each in both]
     report: list[dict[str, Any]] = []
-    for contender, each, own in zip(contenders, slowest(times), warm.tolist(), strict=True):
+    alone = zip(warm.tolist(), ahead.tolist(), strict=True)
+    for contender, each, (own, behind) in zip(contenders, slowest(times), alone, strict=True):
         problems = gather_objects(wrong[contender.name] + contender.verify())
         report.append(
             {
@@ -259,6 +286,10 @@ def run_case(
                 "contender": contender.name,
                 **dict(zip(COLUMNS, medians(each), strict=True)),
                 **dict(zip(WARM, own, strict=True)),
+                **{
+                    name: value if math.isfinite(value) else None
+                    for name, value in zip(BACK_TO_BACK, behind, strict=True)
+                },
                 "MB": round(megabytes(contender), 1),
                 "wrong": [line for lines in problems for line in lines],
             }
@@ -307,7 +338,8 @@ def markdown(report: list[dict[str, Any]]) -> str:
     lines = []
     for entry in report:
         cells = [entry["routing"], entry["num_tokens"], entry["contender"]]
-        cells += [f"{entry[column]:.0f}" for column in SHOWN]
+        shown = (entry[column] for column in SHOWN)
+        cells += ["–" if value is None else f"{value:.0f}" for value in shown]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     for entry in report:
         if "gemm" in entry:

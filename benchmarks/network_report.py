@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.engine.trace import Span
+from fuscoc_runtime.kernels.trace import Span
 
 Entry = dict[str, Any]
 PARTS = ("preprocessing", "rearrangement", "communication")

@@ -26,6 +26,7 @@ from torch._C._distributed_c10d import HashStore
 import fuscoc
 from benchmarks.moe_cases import Model, spec
 from fuscoc_runtime import Topology
+from fuscoc_runtime.comm import rails as comm_rails
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.liveness import Liveness, this_process
 from fuscoc_runtime.comm.rails import Beside, Rails
@@ -35,6 +36,7 @@ from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.repeats import Repeats
 from fuscoc_runtime.engine.node.state import Limits
+from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.engine.sizes import worst_capacity
 from fuscoc_runtime.face.choice import choose_triton
 from fuscoc_runtime.kernels.commands import (
@@ -44,7 +46,6 @@ from fuscoc_runtime.kernels.commands import (
     NativeCalls,
     NativeList,
     Numbers,
-    Turn,
 )
 from fuscoc_runtime.manifest.artifact import load_artifact
 from fuscoc_runtime.native import NativeLibrary
@@ -98,27 +99,22 @@ COLUMNS: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
 class FakedRails(Rails):
     """A rail on which all is sent at once, and nothing arrives."""
 
-    def __init__(self, members: Membership) -> None:
-        self._natives: dict[CommandList, NativeList] = {}
-        super().__init__(members)
-
     def command(
-        self, what: StartRound, is_told: bool = False, beside: Beside | None = None
+        self,
+        what: StartRound,
+        is_told: bool = False,
+        beside: Beside | None = None,
+        lane: int = 0,
     ) -> Exchange:
         return Exchange(self._transfers(what, is_told), lambda: None, what)
 
-    def submit(
-        self,
-        commands: CommandList,
-        numbers: Numbers,
-        stream: int | None = None,
-        turn: Turn | None = None,
-    ) -> None:
-        if commands not in self._natives:
-            self._natives[commands] = native(commands)
-        self._natives[commands].submit(numbers, 0)
+    def exchange(self, what: StartRound, lane: int = 0) -> None:
+        pass
 
-    def _group(self) -> Any:
+    def submit(self, commands: CommandList, numbers: Numbers) -> None:
+        """Calls that are looked at as a whole are not what is timed."""
+
+    def group(self, lane: int = 0) -> Any:
         return FAKED_GROUP
 
 
@@ -180,10 +176,8 @@ def window(nbytes: int) -> Window:
 
 def opened(folder: Path, num_ranks: int) -> tuple[NodeEngine, RailNode]:
     """Rank 0's engine, and its kernels."""
-    topology, artifact = (
-        Topology(num_ranks // RANKS_PER_NODE, RANKS_PER_NODE),
-        load_artifact(folder),
-    )
+    topology = Topology(num_ranks // RANKS_PER_NODE, RANKS_PER_NODE)
+    artifact = load_artifact(folder)
     [shuffle] = artifact.manifest.shuffles
     store = HashStore()
     members = Membership(0, topology, None, CPU, store, Liveness(store, 0, [this_process()]), 60.0)
@@ -193,9 +187,14 @@ def opened(folder: Path, num_ranks: int) -> tuple[NodeEngine, RailNode]:
     limits = Limits(TOKENS, worst, 1)
     with (
         patch.object(rails, "Rails", FakedRails),
+        patch.object(rails, "divide_slabs", lambda *_: None),
         patch.object(triton, "allocator", lambda _: window),
+        patch.object(Membership, "meet", lambda *_: [0] * num_ranks),
+        patch.object(comm_rails, "network_groups", lambda _, count: [lambda: FAKED_GROUP] * count),
     ):
         kernels = RailNode(artifact, shuffle, node, members, limits, None)
+    for each in (kernels._forth, kernels._back):
+        each.native = native(each)
     return NodeEngine(shuffle, members, kernels, "triton"), kernels
 
 
@@ -211,7 +210,7 @@ class Opened:
             "topk_weights": torch.ones(TOKENS, MODEL.topk),
         }
 
-        repeats = Repeats.of(self.engine)
+        repeats = Repeats.of(self.engine, Observer("one rank of many"))
         assert repeats is not None
         self._repeats = repeats
         done = self.engine.dispatch([self._x], self._named)
@@ -223,24 +222,32 @@ class Opened:
     def call(self) -> tuple[float, float]:
         """Seconds of a dispatch and of a combine like those before."""
         started = time.process_time()
-        found = self._repeats.dispatch([self._x], self._named, is_beside=False)
+        found = self.dispatch()
         dispatched = time.process_time()
-        assert found is not None
-        handle, _ = found
-        combined = self._repeats.combine(self._repeats.window, handle, is_beside=False)
+        combined = self.combine(*found)
         ended = time.process_time()
         assert combined is not None
         return dispatched - started, ended - dispatched
+
+    def dispatch(self) -> Any:
+        """Rows and handle."""
+        found = self._repeats.dispatch([self._x], self._named, is_beside=False)
+        assert found is not None
+        return found
+
+    def combine(self, rows: torch.Tensor, handle: Any) -> Any:
+        """Sums."""
+        return self._repeats.combine(rows, handle, is_beside=False)
 
     def posted(self) -> int:
         """Sends and receives of a dispatch, counted: a group a round, of which the first one brings
         points, too."""
         before = counts()
-        assert self._repeats.dispatch([self._x], self._named, is_beside=False) is not None
+        self.dispatch()
         found, rounds = counts() - before, self.node.num_rounds
         to_each = 1 if rounds == 1 else rounds + 1
         assert found["group_start"] == found["group_end"] == rounds, found
-        assert found["send"] == found["receive"] == to_each * len(self.node._rails.peers), found
+        assert found["send"] == found["receive"] == to_each * len(self.node.rails.peers), found
         assert found["launch"] > 0, found
         return found["send"] + found["receive"]
 

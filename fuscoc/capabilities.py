@@ -157,12 +157,6 @@ def _reply(shuffle: CheckedShuffle) -> Combine | None:
     return shuffle.combine if shuffle.is_reply else None
 
 
-def goes_everywhere(shuffle: CheckedShuffle) -> Faults:
-    if shuffle.every_rank is not None:
-        reason = "a segment goes to all ranks, and these kernels are made for a number"
-        yield Fault(shuffle.every_rank.span, reason)
-
-
 def places_segments(shuffle: CheckedShuffle) -> Faults:
     """Whether segments lie apart is checked with their slots, where each has one."""
     combine = shuffle.combine
@@ -344,7 +338,6 @@ TRITON_NODE: Table = (
     demands_cuda,
     replies_from_given_slots,
     *_NODE,
-    goes_everywhere,
     fans_out_very_far,
     of_packed(has_very_many_keys),
     answers,

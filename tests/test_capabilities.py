@@ -151,11 +151,6 @@ EXAMPLES = {
         "k",
         "a segment has 34 destinations, more than 32",
     ),
-    "goes_everywhere": Example(
-        spec().replace("index k : 2", "index k : ranks"),
-        "k",
-        "a segment goes to all ranks, and these kernels are made for a number",
-    ),
     "goes_everywhere_unlike_rows": Example(
         spec().replace("index k : 2", "index k : ranks"),
         "k",

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fuscoc_runtime.engine.node import flow_carry
+from fuscoc_runtime.engine.node import flow_calls
 from fuscoc_runtime.engine.node.answers import ADOPTED
 from fuscoc_runtime.engine.node.triton_program import INSIDE
 from fuscoc_runtime.kernels.loader import Kernel, launching, load_device_kernel, load_kernel
@@ -48,20 +48,24 @@ DEVICE_KERNELS = {
     ),
     ("answer", "announce"): ("call",),
     ("answer", "adopt"): ("call", "ticket", *ADOPTED[1:]),
-    **{("flows", name): arguments for name, (arguments, _) in flow_carry.KERNELS.items()},
+    **{("flows", name): arguments for name, (arguments, _) in flow_calls.KERNELS.items()},
 }
 """Device functions that are kernels by themselves, and what they take."""
 
 
-def warm(artifacts: Sequence[Path], arch: int = 90, general: bool = False) -> list[str]:
+def warm(
+    artifacts: Sequence[Path], arch: int = 90, general: bool = False, num_ranks: int = 2
+) -> list[str]:
     """Compile the kernels between nodes of these artifacts for sm_``arch``, and those of the
-    ``general`` engine if asked to: those of later artifacts first. What goes wrong with which."""
+    ``general`` engine if asked to: those of later artifacts first; where segments go to every rank,
+    for ``num_ranks``. What goes wrong with which."""
     works: list[tuple[Any, str]] = [
         (path, name) for path in reversed(artifacts) for name in sorted(_kernels(path, general))
     ]
     works += DEVICE_KERNELS
     with pool(partial(_pretend, arch)) as workers:
-        return [problem for problem in workers.map(_compile, works) if problem]
+        compiling = workers.map(partial(_compile, num_ranks=num_ranks), works)
+        return [problem for problem in compiling if problem]
 
 
 def pool(initializer: Callable[[], None] | None = None) -> ProcessPoolExecutor:
@@ -103,10 +107,10 @@ def _pretend(arch: int) -> None:
     driver.set_active(gpu)
 
 
-def _compile(work: tuple[Any, str]) -> str:
+def _compile(work: tuple[Any, str], num_ranks: int) -> str:
     """As `Kernel.machine_code` does, without loading it; what goes wrong."""
     try:
-        kernel = _load(*work)
+        kernel = _load(*work, num_ranks)
         with launching(interpreted=False):
             unused = [0] * len(kernel.spec.args)
             kernel.function.warmup(*unused, grid=(1,), num_warps=kernel.spec.num_warps)
@@ -117,12 +121,13 @@ def _compile(work: tuple[Any, str]) -> str:
     return ""
 
 
-def _load(where: Path | str, name: str) -> Kernel:
+def _load(where: Path | str, name: str, num_ranks: int) -> Kernel:
     if isinstance(where, str):
         arguments = DEVICE_KERNELS[where, name]
-        _, num_warps = flow_carry.KERNELS.get(name, ((), 1)) if where == "flows" else ((), 1)
+        _, num_warps = flow_calls.KERNELS.get(name, ((), 1)) if where == "flows" else ((), 1)
         return load_device_kernel(where, name, arguments, interpreted=False, num_warps=num_warps)
     artifact = load_artifact(where)
     spec = artifact.kernels[name]
     code = artifact.code[spec.file]
-    return load_kernel(artifact.kernel_file(spec), spec, code, interpreted=False)
+    path = artifact.kernel_file(spec)
+    return load_kernel(path, spec, code, interpreted=False, num_ranks=num_ranks)

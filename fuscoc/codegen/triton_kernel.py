@@ -17,10 +17,14 @@ Every argument is an int64, a count or an address; docs/abi.md of fuscoc describ
 import triton
 import triton.language as tl
 
-from fuscoc_runtime.kernels.device import load
+from fuscoc_runtime.kernels.device import {made}
 
 {modules}
 '''
+
+DESTINATIONS = ("FANOUT", "LANES", "SEGMENTS")
+"""Constants of a text whose segments go to every rank: points of one, lanes of a vector of these,
+and segments of a tile."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +40,27 @@ class NodeKernel:
     num_warps: int
 
 
-def print_header(shuffle: str, spec: str, modules: Iterable[str], where: str) -> str:
-    """What a file begins with; ``modules`` are those of the runtime that it loads."""
+def print_header(
+    shuffle: str,
+    spec: str,
+    modules: Iterable[str],
+    where: str,
+    every_rank: tuple[int, int] | None = None,
+) -> str:
+    """What a file begins with; ``modules`` are those of the runtime that it loads. Where segments
+    go to ``every_rank`` it asks for ``DESTINATIONS``: a segment has so many points for each, and a
+    tile so many in all."""
+    lines = [f'{name} = load("{name}")' for name in modules]
+    if every_rank is not None:
+        fanout, points = every_rank
+        lines.append(f"{', '.join(DESTINATIONS)} = destinations({fanout}, {points})")
     return HEADER.format(
         shuffle=shuffle,
         spec=spec,
         where=where,
         version=fuscoc.__version__,
-        modules="\n".join(f'{name} = load("{name}")' for name in modules),
+        made="load" if every_rank is None else "destinations, load",
+        modules="\n".join(lines),
     )
 
 

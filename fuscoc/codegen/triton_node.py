@@ -14,7 +14,7 @@ from typing import Any
 from fuscoc.codegen.cuda_pieces import PieceLayout
 from fuscoc.codegen.cuda_types import CudaField, CudaShuffle
 from fuscoc.codegen.node_shuffle import node_shuffle
-from fuscoc.codegen.triton_kernel import NodeKernel, print_header, print_kernel
+from fuscoc.codegen.triton_kernel import DESTINATIONS, NodeKernel, print_header, print_kernel
 from fuscoc.codegen.triton_many import COMBINED as COMBINED_MANY
 from fuscoc.codegen.triton_many import DISPATCHED as DISPATCHED_MANY
 from fuscoc.codegen.triton_many import many_functions
@@ -128,7 +128,8 @@ def _of_rows(
     modules += ["plan"] if printer.sorts else []
     modules += ["slabs", "hop", *(["hop_back"] if shuffle.combine is not None else [])]
     where = "between nodes" if only_between else "inside one node"
-    header = print_header(shuffle.name, spec, modules, where)
+    every = (shuffle.fanout, tile.plan_points) if shuffle.every_rank else None
+    header = print_header(shuffle.name, spec, modules, where, every)
     many = many_functions(shuffle, tile) if tile.tile_rows > 1 else []
     text = "\n\n".join([header, *many, *row_functions(shuffle, tile), *printer.texts()])
     return NodeKernels(
@@ -181,12 +182,17 @@ class _Printer:
         self.shuffle, self.tile, self.words, self.relation = shuffle, tile, words, relation
         self.where = "rails" if only_between else "node"
         self.only_between = only_between
-        self.lanes = power_of_two(shuffle.fanout)
-        self.tile_points = (tile.plan_points // self.lanes, self.lanes)
+        lanes = power_of_two(shuffle.fanout)
+        segments = tile.plan_points // lanes
         self.sorts = tile.sorted_rows > 1
         if self.sorts:
-            self.tile_points = (tile.sorted_rows, 1)
-        self.tile_sources = self.tile_points[0] * tile.plan_tiles
+            segments, lanes = tile.sorted_rows, 1
+        self.tile_sources = segments * tile.plan_tiles
+        self.fanout, self.lanes = str(shuffle.fanout), str(lanes)
+        self.tile_points = f"({segments}, {lanes})"
+        if shuffle.every_rank:
+            self.fanout, self.lanes, segments_of = DESTINATIONS
+            self.tile_points = f"({segments_of}, {self.lanes})"
         self.columns = shuffle.num_columns
         self.keys = power_of_two(self.columns)
         self.planner = "place" if shuffle.given_slots else "sort" if self.sorts else "plan"
@@ -214,7 +220,7 @@ class _Printer:
     def place(self) -> list[str]:
         """The planner's kernels where the relation gives slots."""
         begun = self.begun()
-        sizes = {"fanout": self.shuffle.fanout, "tile": self.tile_points}
+        sizes: dict[str, object] = {"fanout": self.fanout, "tile": self.tile_points}
         sizes |= {"apart": True} if begun else {"apart": False, "begun": 0}
         return [
             self.kernel("exchange", "place.exchange", {"num_slots": "num_slots"}, {}),
@@ -224,7 +230,7 @@ class _Printer:
     def plan(self, kernels: Mapping[str, str]) -> list[str]:
         """Those of the planner, by their roles."""
         sizes: dict[str, object] = {
-            "fanout": self.shuffle.fanout,
+            "fanout": self.fanout,
             "keys": self.keys,
             "align": self.shuffle.align,
             "padding": f"padding.{self.shuffle.padding}",
@@ -444,7 +450,7 @@ class _Printer:
 
     def row_sizes(self) -> dict[str, object]:
         return {
-            "fanout": self.shuffle.fanout,
+            "fanout": self.fanout,
             "lanes": self.lanes,
             "parts": self.tile.row_parts,
             "weighted": self.shuffle.weighted,

@@ -163,7 +163,7 @@ def rows_at_once(shuffle: CudaShuffle, moved: Sequence[PieceSizes]) -> int:
     """How many short rows a program moves at once: those of segments that have one each, which
     leaves and comes back as it is. As many words as a copy of pieces has in flight."""
     as_it_is = not shuffle.source_fields and shuffle.combine in ("copy", None)
-    one_each = shuffle.fanout == 1 and not shuffle.compact
+    one_each = shuffle.fanout == 1 and not shuffle.compact and not shuffle.every_rank
     if not (as_it_is and one_each and sum(map(row_bytes, shuffle.fields)) <= TILE_ROW_BYTES):
         return 1
     words = COPY_WARPS * LANES * 2 * LINES_PER_LANE

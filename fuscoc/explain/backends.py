@@ -36,7 +36,7 @@ def backends(shuffle: ShuffleSpec, topology: Topology | None) -> list[Backend]:
     with ``max_sources``, unless its sizes are exact or ranks alone decide them.
     """
     ranks, gpu = topology or Topology(1, 1), _largest_gpu(shuffle)
-    known = choose_static(shuffle, ranks, gpu, traces=False, num_programs=None)
+    known = choose_static(shuffle, ranks, gpu)
     most, how = (1, LOADED) if isinstance(known, str) else (known, KNOWN)
     cuda = choose_cuda(shuffle, ranks, gpu, most)
     found = [_backend("CUDA", cuda, f"on the GPUs of one node, {how}")]
@@ -46,7 +46,7 @@ def backends(shuffle: ShuffleSpec, topology: Topology | None) -> list[Backend]:
     if several and how == LOADED:
         how = f"{how}, of {MAX_SLAB_BYTES >> 20} MiB to other nodes"
     found.append(_backend(name, node, how))
-    exact = choose_exact(shuffle, ranks, gpu, traces=False, num_programs=None)
+    exact = choose_exact(shuffle, ranks, gpu)
     found.append(_backend("Triton, exact sizes", exact, "on GPUs, without `max_sources`"))
     wants_cuda = shuffle.cuda is not None and shuffle.cuda.required
     note = "the spec says `backend cuda`" if wants_cuda else "anywhere, on GPUs or CPUs"

@@ -33,8 +33,9 @@ from fuscoc_runtime.engine.node.slabs import (
     STEP,
     num_columns,
     num_places,
+    num_turns,
     places_step,
-    room_for_places,
+    rooms_for_places,
     table_bytes,
 )
 from fuscoc_runtime.engine.node.state import ALIGNMENT, Limits
@@ -66,6 +67,7 @@ def window(
     shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, segments: Formula
 ) -> tuple[Part, ...]:
     """What other ranks of the node store into, largest parts first."""
+    shuffle = shuffle.among(topology.num_ranks)
     segments = _whole_rows(shuffle, segments)
     slots = _slots(shuffle, topology, segments)
     parts = [*_window(shuffle, node, topology, segments, slots)]
@@ -81,6 +83,7 @@ def slabs(
     """What travels between nodes, at both ends of both directions; nothing inside one."""
     if topology.num_nodes == 1:
         return ()
+    shuffle = shuffle.among(topology.num_ranks)
     segments = _whole_rows(shuffle, segments)
     parts = [*_slabs(shuffle, node, topology, segments)]
     if (reply := shuffle.reply) is not None and reply.node is not None:
@@ -124,9 +127,8 @@ def results(shuffle: ShuffleSpec, topology: Topology, segments: Formula) -> Part
     lends = cuda is not None and cuda.pieces is not None and not cuda.pieces.entry_points
     if not lends or program.combine is None or topology.ranks_per_node == 1:
         return None
-    row_bytes = segment_bytes(program.buffers["target"][:1]) * program.fanout
-    if program.every_rank:
-        row_bytes *= topology.ranks_per_node
+    num_points = program.num_points_each(topology.num_ranks)
+    row_bytes = segment_bytes(program.buffers["target"][:1]) * num_points
     use = "what comes back, of two calls, at the source"
     return Part("results", use, product(segments, row_bytes), NUM_RESULTS)
 
@@ -232,9 +234,13 @@ def _crosses(shuffle: ShuffleSpec, topology: Topology) -> int | None:
 
 def _staged_places(places: Formula, ranks: int, nodes: int, partial_bytes: int) -> Formula:
     """`slabs.staged_places` as a formula."""
-    room = room_for_places(ranks, nodes, partial_bytes)
-    half = product(STEP, arithmetic("cdiv", places, 2 * STEP))
-    return least(places, arithmetic("max", half, room))
+    room, most = rooms_for_places(ranks, nodes, partial_bytes)
+    wanted, of_a_turn = (
+        product(STEP, arithmetic("cdiv", places, n * STEP)) for n in (2, num_turns(nodes))
+    )
+    if num_turns(nodes) > 2:
+        wanted = arithmetic("max", of_a_turn, least(wanted, most))
+    return least(places, arithmetic("max", wanted, room))
 
 
 def _rounded(num_bytes: Formula) -> Formula:

@@ -45,7 +45,8 @@ def slab_bytes(program: Program, counts: Counts) -> tuple[Int64Array, Int64Array
     places = np.full_like(counts.flows, counts.sources.max(initial=0))
     if program.is_static and is_dense:
         places = counts.flows
-    point = program.fanout * (POINT_BYTES + COUNT_BYTES * (not is_dense))
+    num_points = program.num_points_each(counts.topology.num_ranks)
+    point = num_points * (POINT_BYTES + COUNT_BYTES * (not is_dense))
     forth = HEADER_BYTES + places * (row_bytes(program.buffers["slices"]) + point)
     n, m = counts.topology.num_nodes, counts.topology.ranks_per_node
     returned = places.reshape(n, m, n).transpose(2, 1, 0).reshape(n * m, n)  # to whence it came

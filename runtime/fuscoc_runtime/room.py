@@ -1,7 +1,8 @@
 """How many ranks of a node kernels have room for, and what follows from it.
 
 Arrays with a place for every rank have as many places, and so have vectors. Rank and slot share a
-word: more ranks leave fewer slots.
+word: more ranks leave fewer slots. The points of a segment that goes to all ranks of all nodes are
+a vector, too.
 """
 
 from __future__ import annotations
@@ -9,10 +10,17 @@ from __future__ import annotations
 LEAST, MOST = 8, 128
 """Ranks that kernels have room for, powers of two. CUDA's have room for the fewest."""
 
+MOST_DESTINATIONS = 1024
+"""Points of a segment, a vector of one program."""
+
 CODE_BITS = 31
 """Of a slot code, whose sign says that there is none."""
 
 MOST_SLOT_BITS = 27
+MOST_TURNS = 64
+"""In which sums come back to a rank that sends them on to other nodes."""
+ROW_BITS = 28
+"""Of the number of a row that travels in a flow, beside the rank that has it, of the fewest."""
 ROUTING_WORDS = 16
 """Of Routing in kernels/include/call.cuh, with the source segments of the fewest ranks."""
 
@@ -26,6 +34,16 @@ def room_for(num_ranks: int, least: int = LEAST) -> int:
     if num_ranks > MOST:
         raise ValueError(f"{num_ranks} ranks in a node, more than {MOST}")
     return max(least, 1 << (num_ranks - 1).bit_length())
+
+
+def lanes_for(destinations: int) -> int:
+    """Of a vector of so many points of a segment, a power of two."""
+    return 1 << (destinations - 1).bit_length()
+
+
+def segments_of(points: int, lanes: int) -> int:
+    """Segments of so many ``lanes`` each in a tile of so many ``points``, or of one segment."""
+    return max(1, points // lanes)
 
 
 def num_rank_words(room: int) -> int:

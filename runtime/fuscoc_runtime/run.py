@@ -15,9 +15,9 @@ from fuscoc_runtime.comm.group import BACKSTOP, join
 from fuscoc_runtime.demo.launcher import RankDiedError, start_ranks
 from fuscoc_runtime.demo.rank import Progress, RankReport, run_rank
 from fuscoc_runtime.demo.worker import Job
-from fuscoc_runtime.engine.trace import write_trace
 from fuscoc_runtime.errors import OptionError, TopologyError
 from fuscoc_runtime.face.options import check_timeout
+from fuscoc_runtime.kernels.trace import write_trace
 from fuscoc_runtime.manifest.artifact import load_artifact
 from fuscoc_runtime.topology import Topology
 

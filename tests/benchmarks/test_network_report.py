@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.network_report import idle_part
-from fuscoc_runtime.engine.trace import Span
+from fuscoc_runtime.kernels.trace import Span
 
 
 def span(begin: float, end: float) -> Span:

@@ -71,11 +71,6 @@ def test_results_are_placed(name: str) -> None:
     """Unless segments lie one behind the other."""
     checked = checked_example(name)
     (spec,) = decode(Manifest, json.loads(compiled(checked)[MANIFEST])).shuffles
-    if spec.program.every_rank:
-        assert spec.node is None
-        assert spec.cuda is not None
-        assert spec.cuda.places_results
-        return
     if checked.reply is not None:
         assert spec.cuda is None
         assert spec.node is not None

@@ -98,7 +98,8 @@ class Dense:
         assert self.shuffle.cuda is not None
         named = os.environ.get(ARCH_VARIABLE, "sm_{}{}".format(*torch.cuda.get_device_capability()))
         variant = next(v for v in self.shuffle.cuda.variants if int(v.arch[3:]) <= int(named[3:]))
-        program = node_program(self.artifact, self.shuffle, variant)
+        shuffle = self.shuffle.among(self.num_ranks)
+        program = node_program(self.artifact, shuffle, variant)
         with mock.patch.object(pieces, "LENT_BYTES", 0):
             self.node = new_node(
                 program,

@@ -14,7 +14,6 @@ LEFT_OUT = {
     "weighs_in_f64": "sums of f64 weighted by f64",
     "fans_out_very_far": "more than 1024 destinations of a segment",
     "has_very_many_keys": "more than 65,536 keys",
-    "goes_everywhere": "a segment that goes to every rank",
     "places_segments": "a way back from packed slots to places that inputs name",
     "replies_from_given_slots": "`reply` to a dense target",
     "answers": "`reply` whose own rows are left out",

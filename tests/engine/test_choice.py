@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from fuscoc.artifact import MANIFEST
 from fuscoc.lang.checked import CheckedShuffle
 from fuscoc_runtime.engine.node import cuda
-from fuscoc_runtime.engine.node.flow_rails import have_ways
+from fuscoc_runtime.engine.node.places import have_ways
 from fuscoc_runtime.engine.node.rings import HandleRings
 from fuscoc_runtime.engine.node.state import (
     BAD_KEYS,
@@ -60,6 +60,7 @@ from fuscoc_runtime.topology import Topology
 from tests.artifact.test_manifest import compiled
 from tests.engine.specs import GRID, artifact
 from tests.engine.test_replies import QUERIES
+from tests.node_triton.given_specs import EXAMPLES
 from tests.specs import POLICY, moe, moe_fp8, redistribute, repeating, vit_patches
 
 HOPPER, AMPERE, ADA = (
@@ -171,17 +172,17 @@ def test_reasons_for_no_fixed_capacity_between_nodes(
     ("changed", "reason"),
     [
         ({"gpu": None}, "take longer"),
-        ({"traces": True}, "traced"),
-        ({"num_programs": 8}, "num_programs"),
+        ({"wanted": "general"}, "FUSCOC_ENGINE is general"),
         ({"topology": Topology(2, 144)}, "144 ranks"),
         ({"topology": Topology(2, 16), "shuffle": "balanced"}, "hosts' plan"),
+        ({"topology": Topology(1 << 16, 1)}, "bytes to other nodes"),
         ({"shuffle": "repeating"}, "dedup"),
         ({"shuffle": "static"}, "made once"),
         ({"shuffle": "ragged"}, "pieces"),
     ],
 )
 def test_reasons_for_the_general_engine(changed: dict[str, Any], reason: str) -> None:
-    given = {"topology": NODE, "gpu": HOPPER, "traces": False, "num_programs": None}
+    given = {"topology": NODE, "gpu": HOPPER}
     for topology in (NODE, Topology(2, 4), Topology(128, 8)):
         chosen = choose_exact(spec("moe"), **{**given, "topology": topology})
         assert chosen == spec("moe").node
@@ -201,14 +202,14 @@ def test_a_policy_is_for_what_leaves_a_choice(name: str, some: Topology, none: T
     assert have_ways(rules, some)
     assert not have_ways(rules, none)
     assert not have_ways(spec("moe").program.exchange, some)
-    assert choose_exact(spec(name), some, HOPPER, False, None) == spec(name).node
+    assert choose_exact(spec(name), some, HOPPER) == spec(name).node
 
 
 def test_a_table_places_keys_by_any_kernels() -> None:
     table = spec("table")
     for topology in (NODE, Topology(2, 4)):
         assert choose_triton(table, topology, 8) == table.node
-        assert choose_exact(table, topology, HOPPER, False, None) == table.node
+        assert choose_exact(table, topology, HOPPER) == table.node
 
 
 def test_what_replies_leave_to_the_general_engine() -> None:
@@ -219,14 +220,18 @@ def test_what_replies_leave_to_the_general_engine() -> None:
     assert plain.reply.node is not None
     lookup = (Path("examples") / "embedding.fsc").read_text()
     bags = artifact(lookup.replace("packed(s)", "packed(s) compact")).shuffle()
-    assert choose_triton(plain, NODE, 8) == choose_exact(plain, NODE, HOPPER, False, None)
+    assert choose_triton(plain, NODE, 8) == choose_exact(plain, NODE, HOPPER)
     assert choose_triton(compact, NODE, 8) == compact.node
+    text = QUERIES.replace("ALIGN", "").replace("k), *]", "k), *] balance split")
+    split = artifact(text).shuffle()
+    assert "uncounted" in str(choose_exact(split, Topology(2, 4), HOPPER))
+    assert choose_exact(split, Topology(2, 1), HOPPER) == split.node
     topology = Topology(2, 4)
     for ranks in (NODE, topology):
-        assert choose_exact(compact, ranks, HOPPER, False, None) == compact.node
-        assert "for several each" in str(choose_exact(bags, ranks, HOPPER, False, None))
+        assert choose_exact(compact, ranks, HOPPER) == compact.node
+        assert "for several each" in str(choose_exact(bags, ranks, HOPPER))
     assert choose_triton(plain, topology, 8) == plain.node
-    assert choose_exact(plain, topology, HOPPER, False, None) == plain.node
+    assert choose_exact(plain, topology, HOPPER) == plain.node
     # Slabs of 12-byte queries would not be too large, those of their answers are.
     wide = artifact(QUERIES.replace("ALIGN", "").replace("y : f32[2]", "y : f32[2000]")).shuffle()
     assert choose_triton(wide, topology, 8000) == wide.node
@@ -240,7 +245,22 @@ def test_what_one_node_may_refuse_for_all_has_kernels(topology: Topology) -> Non
     """Slots that are given, and those of a limited capacity."""
     for shuffle in (artifact(GRID).shuffle(), spec("bounded")):
         assert choose_triton(shuffle, topology, 8) == shuffle.node
-        assert choose_exact(shuffle, topology, HOPPER, False, None) == shuffle.node
+        assert choose_exact(shuffle, topology, HOPPER) == shuffle.node
+
+
+def test_a_program_holds_the_points_of_all_ranks() -> None:
+    """The number of these decides, and with it how many segments a tile has."""
+    shuffle = artifact(EXAMPLES["all_gather"].text).shuffle()
+    assert shuffle.node is not None
+    for topology, segments in ((Topology(2, 3), 16), (Topology(8, 128), 1)):
+        opened = shuffle.among(topology.num_ranks)
+        assert opened.program.fanout == topology.num_ranks
+        assert opened.node == replace(shuffle.node, tile_sources=segments)
+        assert choose_triton(shuffle, topology, 8) == opened.node
+        assert choose_exact(shuffle, topology, HOPPER) == opened.node
+    reason = "a segment has 1032 destinations, more than 1024"
+    assert choose_triton(shuffle, Topology(129, 8), 8) == reason
+    assert choose_exact(shuffle, Topology(129, 8), HOPPER) == reason
 
 
 @pytest.mark.parametrize("name", ["static", "ragged"])
@@ -251,7 +271,7 @@ def test_pieces_move_by_rows_between_nodes(name: str) -> None:
     assert shuffle.node.between is not None
     assert choose_triton(shuffle, NODE, 8) == shuffle.node
     assert choose_triton(shuffle, topology, 8) == shuffle.node.between
-    assert choose_exact(shuffle, topology, HOPPER, False, None) == shuffle.node.between
+    assert choose_exact(shuffle, topology, HOPPER) == shuffle.node.between
 
 
 @given(

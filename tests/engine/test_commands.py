@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,7 @@ from fuscoc_runtime.kernels.commands import (
 )
 from fuscoc_runtime.kernels.loader import KernelError
 from fuscoc_runtime.kernels.machine_code import NUM_SCRATCH
+from fuscoc_runtime.kernels.traced import MarkedList
 
 NAMES = ("a", "b.x", "c", "programs")
 STREAM, COMM, WORDS = 77, 0x5000, 0x6000
@@ -173,6 +175,13 @@ def made(
     return commands, taken
 
 
+def call(numbers: list[int], turn: Turn = Turn(STREAM)) -> Any:  # noqa: B008
+    """As C is given it."""
+    found = as_numbers(numbers)
+    found[: len(turn)] = [*turn]
+    return found
+
+
 def expected(kinds: list[Any], values: dict[str, int], first: int) -> list[tuple[Any, ...]]:
     """What a driver and an NCCL are called with."""
     notes: list[tuple[Any, ...]] = []
@@ -218,7 +227,7 @@ def test_c_calls_what_the_list_says(
     num_exchanges = sum(type(kind) is list for kind in kinds)
     for turn, each in enumerate(sane):
         driver.notes.clear()
-        native.submit(as_numbers([each[name] for name in names]), STREAM)
+        native.submit(call([each[name] for name in names]))
         assert driver.notes == expected(kinds, each, 40 + turn * num_exchanges)
         started.clear()
         on_cpu = CommandList(torch.device("cpu"), commands)
@@ -243,7 +252,7 @@ def test_what_fails_ends_the_list(monkeypatch: pytest.MonkeyPatch, good: int) ->
     native = NativeList(commands, ("c", "a"), driver.calls)
     kind = {0: "cuLaunchKernel", 1: "cuStreamWrite", 7: "cuStreamWrite", 8: "cuLaunchKernel"}
     with pytest.raises(RuntimeError, match=kind.get(good, "NCCL says 5")) as raised:
-        native.submit(as_numbers([2, 5]), STREAM)
+        native.submit(call([2, 5]))
     assert isinstance(raised.value, nccl.NcclError) == (good not in kind)
     failed = whole[good][0]
     behind = [("end",)] if failed in ("send", "receive") else []
@@ -268,13 +277,13 @@ def test_what_a_list_awaits_and_ends(good: int) -> None:
     native = NativeList(commands, ("a",), driver.calls)
     ends = [("record", 6, STREAM), ("record", 7, STREAM)]
     whole = [*BEGUN, *expected([(["a"], "a", False)], {"a": 2}, 0), *ends]
-    turn = Turn(before_on=4, before=3, awaited=5, ended=6, told=7)
+    turn = Turn(STREAM, before_on=4, before=3, awaited=5, ended=6, told=7)
     if good == len(whole):
-        native.submit(as_numbers([2]), STREAM, turn)
+        native.submit(call([2], turn))
         assert driver.notes == whole
         return
     with pytest.raises(RuntimeError, match="cuLaunchKernel" if good == 3 else "an event"):
-        native.submit(as_numbers([2]), STREAM, turn)
+        native.submit(call([2], turn))
     assert driver.notes == whole[: good + 1] + ends[max(0, good - 3) :]
 
 
@@ -314,12 +323,76 @@ def test_exchanges_beside_a_list(monkeypatch: pytest.MonkeyPatch, good: int) -> 
         kernels[1],
     ]
     if good == len(whole):
-        native.submit(as_numbers([2, 5]), STREAM)
+        native.submit(call([2, 5]))
         assert driver.notes == whole
         return
     with pytest.raises(RuntimeError):
-        native.submit(as_numbers([2, 5]), STREAM)
+        native.submit(call([2, 5]))
     behind = [("end",)] if whole[good][0] == "send" else []  # a group that was started is ended
+    assert driver.notes == whole[: good + 1] + behind
+
+
+def beside_a_list() -> tuple[list[Command], dict[int, int], list[tuple[Any, ...]]]:
+    """A kernel, what travels in the list and beside it, one that awaits that, and one without
+    programs; and what a driver and an NCCL are called with, where the marks are 1000, 1001, ..."""
+    kinds: list[Any] = [(["a"], "c", True), Told([(7, 5, 1, True), (7, 3, 1, False)])]
+    kinds += [Told([(8, 16, 1, True)]), (["a"], "c", True), (["a"], "b.x", True)]
+    commands, taken = made(kinds, ctypes.c_int64(), [])
+    beside = commands[2]
+    assert isinstance(beside, Exchange)
+    assert beside.transfers is not None
+    beside.transfers.stream, beside.transfers.before, beside.transfers.after = 20, 21, 22
+    commands[2] = replace(beside, lane=1)
+    commands.insert(3, Await(commands[2]))
+    notes = expected(kinds, {"a": 5, "c": 2, "b.x": 0}, 0)
+    first, *post = notes[:5]
+    second = notes[-1]
+
+    def alone(launch: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (*launch[:9], 0, *launch[10:])  # without a programmatic edge
+
+    whole = [
+        ("record", 1000, STREAM),
+        alone(first),
+        ("record", 1001, STREAM),
+        ("record", 1002, STREAM),
+        *post,
+        *notes[5:6],
+        ("record", 1003, STREAM),
+        ("record", 21, STREAM),
+        ("wait", 20, 21, 0),
+        ("record", 1004, 20),
+        ("start",),
+        ("send", 8, 16, 1, 1, COMM, 20),
+        ("end",),
+        ("error", COMM),
+        ("record", 1005, 20),
+        ("record", 22, 20),
+        ("wait", STREAM, 22, 0),
+        ("record", 1008, STREAM),
+        alone(second),
+        ("record", 1009, STREAM),
+    ]
+    return commands, taken, whole
+
+
+@pytest.mark.parametrize("good", range(24))
+def test_marks_around_commands(monkeypatch: pytest.MonkeyPatch, good: int) -> None:
+    """On the streams that do their work, once it may begin; of commands without work there are
+    none."""
+    monkeypatch.setattr(nccl, "reason", lambda status: f"NCCL says {status}")
+    commands, taken, whole = beside_a_list()
+    names = "a", "b.x", "c"
+    driver = Recorded(taken, good)
+    native = MarkedList(commands, names, driver.calls)
+    native.marks[:] = [1000 + number for number in range(len(native.marks))]
+    if good >= len(whole):
+        native.submit(call([5, 0, 2]))
+        assert driver.notes == whole
+        return
+    with pytest.raises(RuntimeError):
+        native.submit(call([5, 0, 2]))
+    behind = [("end",)] if whole[good][0] in ("send", "receive") else []
     assert driver.notes == whole[: good + 1] + behind
 
 
@@ -330,7 +403,7 @@ def test_nobody_posts_to_a_closed_communicator() -> None:
     communicator, closing = commands[0].transfers.communicator.contents, list[bool]()
     driver = Recorded({}, meanwhile=lambda: closing.append(communicator.close()))
     native = NativeList(commands, (), driver.calls)
-    native.submit(as_numbers([]), STREAM)
+    native.submit(call([]))
     assert closing == [False]
     assert not communicator.is_closed
     assert communicator.close()
@@ -338,7 +411,7 @@ def test_nobody_posts_to_a_closed_communicator() -> None:
     assert communicator.close()
     driver.notes.clear()
     with pytest.raises(nccl.NcclError, match="aborted when a rank was lost"):
-        native.submit(as_numbers([]), STREAM)
+        native.submit(call([]))
     assert driver.notes == [("word", STREAM, WORDS, 2, 0), ("word", STREAM, WORDS + 4, 2, 0)]
     assert number.value == 2
 
@@ -347,17 +420,20 @@ def test_graphs_have_no_programmatic_edges(monkeypatch: pytest.MonkeyPatch) -> N
     commands, taken = made([(["a"], "c", True)], ctypes.c_int64(), [])
     driver, is_capturing = Recorded(taken), True
     on_gpu = CommandList(torch.device("cpu"), commands)
-    on_gpu._native = NativeList(commands, on_gpu.names, driver.calls)
-    asked = "_cuda_isCurrentStreamCapturing"
-    monkeypatch.setattr(torch._C, asked, lambda: is_capturing, raising=False)
+    on_gpu._calls = driver.calls
+    on_gpu.native = NativeList(commands, on_gpu.names, driver.calls)
+    for name, answer in (
+        ("isCurrentStreamCapturing", lambda: is_capturing),
+        ("getCurrentRawStream", lambda _: STREAM),
+    ):
+        monkeypatch.setattr(torch._C, f"_cuda_{name}", answer, raising=False)
     numbers = on_gpu.numbers({"c": 2})
-    on_gpu.submit(numbers, STREAM)
+    on_gpu.submit(numbers)
     is_capturing = False
-    on_gpu.submit(numbers, STREAM)
-    on_gpu.submit(numbers, STREAM, Turn())
+    on_gpu.submit(numbers)
     [with_edge] = expected([(["a"], "c", True)], {"c": 2}, 0)
     plain = (*with_edge[:9], 0, *with_edge[10:])
-    assert driver.notes == [plain, with_edge, with_edge]
+    assert driver.notes == [plain, with_edge]
 
 
 def test_a_number_is_missing() -> None:

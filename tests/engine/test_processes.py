@@ -97,11 +97,11 @@ def test_all_ranks_raise_the_same_error(pool: Pool, topology: str) -> None:
 
 
 def test_options_have_to_agree(pool: Pool) -> None:
-    each = [(path(SMALL), {"num_programs": number}) for number in (1, 2)]
+    each = [(path(SMALL), {"num_sms": number}) for number in (1, 2)]
     outcomes = pool.outcomes(rank_work.open_each, 2, *each)
     assert all(isinstance(outcome, ProtocolError) for outcome in outcomes)
     assert {outcome.problem for outcome in outcomes} == {
-        "rank 1 has num_programs=2 where rank 0 has num_programs=1"
+        "rank 1 has num_sms=2 where rank 0 has num_sms=1"
     }
 
 

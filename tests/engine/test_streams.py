@@ -21,6 +21,7 @@ from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.face import executor as executor_module
 from fuscoc_runtime.face.executor import Executor
 from fuscoc_runtime.kernels import driver
+from fuscoc_runtime.kernels.commands import Turn
 
 GPU = torch.device("cuda", 0)
 
@@ -189,45 +190,44 @@ def repeats(device: Device, monkeypatch: pytest.MonkeyPatch) -> Repeats:
         monkeypatch.setattr(torch._C, f"_cuda_{name}", said, raising=False)
     repeats = Repeats.__new__(Repeats)
     repeats._order, repeats._watch = device.order, SimpleNamespace(loss=None)
-    repeats._node = SimpleNamespace(is_out_of_step=False)
+    repeats._node, repeats._observer = SimpleNamespace(is_out_of_step=False), Observer("")
     repeats._watch_streams(ends.Ends(GPU))
     return repeats
+
+
+def begun(repeats: Repeats, *used: Any) -> tuple[Any, Any]:
+    """Of an asynchronous call, its turn and its end."""
+    found = repeats._begin(True, used)
+    assert found is not None
+    turn, end = found
+    return turn, end
 
 
 def test_repeats_beside_other_work(device: Device, repeats: Repeats) -> None:
     """A list on the stream of asynchronous calls waits for the current one as far as it is now; on
     the current one there is nothing to wait for."""
     current = device.main.cuda_stream
-    assert repeats._is_eager()
     device.call(device.main)
-    stream, turn, end = repeats._start(True, ())
-    assert stream == device.side.cuda_stream
-    assert turn is not None
-    assert (turn.before_on, turn.before, turn.told) == (current, 100, 101)
-    assert turn.awaited == turn.ended == device.end.cuda_event
+    turn, end = begun(repeats)
+    ended = device.end.cuda_event
+    assert turn == Turn(device.side.cuda_stream, current, 100, ended, ended, 101)
     end.wait()
     assert device.waits == [(current, 101)]
-    stream, turn, end = repeats._start(False, ())
-    assert stream == current
-    assert turn is not None
-    assert (turn.before, turn.told) == (None, None)
-    assert turn.awaited == device.end.cuda_event
-    end.wait()
-    assert device.waits == [(current, 101)]
-    _, turn, _ = repeats._start(False, ())
-    assert turn is not None
-    assert turn.awaited is None
+    assert repeats._begin(False, ()) == (Turn(current, awaited=ended, ended=ended), None)
+    assert repeats._begin(False, ()) == (Turn(current, ended=ended), None)
     device.capture(1)
-    assert not repeats._is_eager()
+    assert repeats._begin(False, ()) is None
+    device.capture(None)
+    device.number = 1
+    assert repeats._begin(False, ()) is None
 
 
 def test_events_are_used_again(repeats: Repeats) -> None:
     """Not while somebody may still ask for them."""
     told = []
     for kept in (True, False, True, True):
-        _, turn, end = repeats._start(True, ())
-        assert turn is not None
-        told.append((turn.told, end if kept else None))
+        turn, end = begun(repeats)
+        told.append((Turn(*turn).told, end if kept else None))
         del end
     assert [number for number, _ in told] == [101, 102, 102, 103]
 
@@ -244,7 +244,7 @@ def test_memory_outlasts_a_call(
     then memory is kept."""
     used: Any = Used()  # in a tensor's place
     told, held = used.told, ref(used)
-    _, _, end = repeats._start(True, (used,))
+    _, end = begun(repeats, used)
     del used
     assert held() is not None
     if waits_on is not None:
@@ -267,7 +267,7 @@ def test_memory_outlasts_a_wait_that_fails(
         raise RuntimeError("cuStreamWaitEvent failed with CUDA error 905")
 
     used: Any = Used()
-    _, _, end = repeats._start(True, (used,))
+    _, end = begun(repeats, used)
     monkeypatch.setattr(driver, "call", refuse)
     with pytest.raises(RuntimeError, match="905"):
         end.wait()
@@ -354,6 +354,7 @@ def test_a_call_beside_others_keeps_its_handle(
     members = SimpleNamespace(device=torch.device("cuda", 0))
     executor = object.__new__(Executor)
     executor.engine = SimpleNamespace(members=members, unfinished=nullcontext)  # type: ignore[assignment]
+    executor.observer = Observer("")
     handle = Stream()
     held = ref(handle)
     _, event = executor.beside(lambda: None, [handle], None)
@@ -377,9 +378,8 @@ def test_numbers_wait_for_a_call_beside_others(
     monkeypatch.setattr(
         executor_module, "shuffle_stats", lambda tally, _: seen.append([*device.main.waited_for])
     )
-    executor._stream = None
     executor.stats()
-    executor._stream = device.side
+    executor.observer.stream = device.side
     executor.stats()
     assert seen == [[], [device.side]]
 

@@ -51,6 +51,9 @@ TEXTS = (
     QUERIES.replace("ALIGN", "compact"),
     BAGS,
     specs.GRID,
+    EXAMPLES["all_gather"].text,
+    EXAMPLES["halo"].text,
+    specs.routed("f32", keys=96).replace("index k : topk", "index k : ranks"),
 )
 PIECES = (
     specs.SPREAD,
@@ -67,7 +70,7 @@ PAIRS = [*product(TEXTS, ONE_NODE + SEVERAL), *product(PIECES, SEVERAL)]
 def allocated(text: str, topology: Topology, max_sources: int) -> tuple[int, int]:
     """Bytes of the window of rank 0, and of its slabs."""
     opened = specs.artifact(text)
-    [shuffle] = opened.manifest.shuffles
+    shuffle = opened.shuffle().among(topology.num_ranks)
     store, answered = HashStore(), shuffle.segments_answered
     alive = Liveness(store, 0, [this_process()])
     members = Membership(0, topology, None, CPU, store, alive, 60.0)

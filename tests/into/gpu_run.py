@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 if WORLD > 1:  # before torch looks: ranks of one GPU are hosts of their own for NCCL
@@ -38,10 +39,9 @@ from tests.into.models import MODELS, Call, differences, draw
 
 TIMEOUT = 60.0
 FIXED = {"max_sources": 16, "capacity": 128}
-# By name: the engine, the folder of the artifacts, and options. What the general engine's programs
-# are is an option of its own alone.
+# By name: the engine, the folder of the artifacts, and options.
 ENGINES: Mapping[str, tuple[type, str, dict[str, Any]]] = {
-    "general": (ProcessEngine, "triton", {"num_programs": 8}),
+    "general": (ProcessEngine, "triton", {}),
     "exact": (ExactEngine, "triton", {}),
     "fixed, Triton": (NodeEngine, "triton", FIXED),
     "fixed, CUDA": (NodeEngine, "auto", FIXED),
@@ -56,9 +56,11 @@ def run(name: str, engine: str, folder: Path, device: torch.device) -> list[str]
     kind, built, options = ENGINES[engine]
     path, backend = str(folder / built / name), "cuda" if built == "auto" else "triton"
     sms = torch.cuda.get_device_properties(device).multi_processor_count // (WORLD + 1)
-    shuffle = Shuffle(
-        path, topology=f"1x{WORLD}", device=device, timeout=TIMEOUT, num_sms=sms, **options
-    )
+    wanted = {"FUSCOC_ENGINE": "general"} if engine == "general" else {}
+    with mock.patch.dict(os.environ, wanted):
+        shuffle = Shuffle(
+            path, topology=f"1x{WORLD}", device=device, timeout=TIMEOUT, num_sms=sms, **options
+        )
     assert isinstance(shuffle.engine, kind)
     for seed in range(6):
         call = draw(name, WORLD, seed)

@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 RANK, NUM_RANKS = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
 os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
@@ -343,9 +344,8 @@ def timed(folder: Path, wrong: list[str]) -> None:
         if isinstance(exact_kernels(load_artifact(folder / name).shuffle(None), TOPOLOGY), str):
             continue
         engines = {"exact": open_exact(folder / name)}
-        sms = torch.cuda.get_device_properties(DEVICE).multi_processor_count
-        options = {"num_programs": 2 * (num_sms() or sms)}  # of the general engine's alone
-        opened = Shuffle(folder / name, topology=TOPOLOGY, device=DEVICE, **options)
+        with mock.patch.dict(os.environ, FUSCOC_ENGINE="general"):
+            opened = Shuffle(folder / name, topology=TOPOLOGY, device=DEVICE, num_sms=num_sms())
         assert isinstance(opened.engine, ProcessEngine)
         engines["general"] = opened
         for tokens in sizes:

@@ -64,6 +64,18 @@ EXAMPLES = {
         FIXED,
         least_ranks=2,
     ),
+    "all_gather": Small(
+        example("all_gather", ("total = 8192, width = 1024", "total = 11, width = 12")),
+        {"max_sources": 12},
+        FIXED,
+    ),
+    "halo": Small(
+        example(
+            "halo", ("rows = 4096, reach = 2, width = 1024", "rows = 11, reach = 1, width = 5")
+        ),
+        {"max_sources": 12},
+        FIXED,
+    ),
     "spread": Small(
         specs.SPREAD,
         {"max_sources": 24, "capacity": 24},

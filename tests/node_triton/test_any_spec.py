@@ -123,7 +123,7 @@ def check_case(pool: Ranks, case: Case, **others: Any) -> None:
     ranks = with_sources(shuffle, case.routing)
     points = points_of(shuffle, topology, ranks)
     expected = expect(shuffle, ranks)
-    fanout = shuffle.program.fanout
+    fanout = shuffle.program.num_points_each(topology.num_ranks)
     num_sources = max(len(each.columns["source"]) // fanout for each in points)
     outermost = shuffle.declared.domain[0].extent
     if is_ragged(shuffle.declared.source.dims):  # as many of these fit, though all are empty

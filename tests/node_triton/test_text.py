@@ -17,6 +17,10 @@ from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.manifest import CompiledShuffle
 from fuscoc.pipeline import compile_to_ir
 from fuscoc.source import SourceFile
+from fuscoc_runtime.kernels import device
+from fuscoc_runtime.kernels.loader import load_kernel
+from fuscoc_runtime.manifest.schema import KernelArg, KernelSpec
+from fuscoc_runtime.room import LEAST
 from tests.codegen.ptx import (
     accesses,
     barriers_before_release,
@@ -150,6 +154,30 @@ def test_given_slots_compile(name: str) -> None:
     for role in ("place", "pack"):
         marks = re.search(r"\.relaxed\.gpu\.or|\.gpu\.relaxed\.or", compiled(name)[role])
         assert bool(marks) == (name == "pages")
+
+
+@pytest.mark.parametrize("num_ranks", [2, 64, 1024])
+def test_rows_to_every_rank_compile(num_ranks: int) -> None:
+    """For the ranks that there are."""
+    node = node_of(checked_example("all_gather"))
+    path = scratch() / f"to_every_rank_{num_ranks}.py"
+    path.write_text(node.text, encoding="utf-8")
+    with device.having_room(LEAST, num_ranks):
+        ptx = ptx_of(path, {kernel.name: kernel.num_warps for kernel in node.kernels.values()})
+    assert not any(".local" in each for each in ptx.values())
+
+
+def test_numbers_of_ranks_share_no_machine_code() -> None:
+    node = node_of(checked_example("all_gather"))
+    path, code = scratch() / "to_every_rank.py", node.text.encode()
+    keys = set()
+    for kernel in node.kernels.values():
+        arguments = tuple(KernelArg(name, "scalar", name) for name in kernel.parameters)
+        spec = KernelSpec(kernel.name, node.file, kernel.name, arguments, kernel.num_warps, ())
+        for num_ranks in (2, 3, 4):
+            loaded = load_kernel(path, spec, code, interpreted=False, num_ranks=num_ranks)
+            keys.add(loaded.function.cache_key)
+    assert len(keys) == 3 * len(node.kernels) - 2  # lengths are exchanged alike
 
 
 @pytest.mark.parametrize("name", PIECES)

@@ -3,13 +3,14 @@
 ``python -m tests.rails.exact_gpu_run FOLDER`` compiles, with or without a GPU; ``torchrun
 --nproc-per-node 2 -m tests.rails.exact_gpu_run FOLDER --topology 2x1`` runs and exits non-zero,
 after naming every mismatch, when something is wrong. With ``--times`` it also prints what calls
-take, beside the general engine, whose rows have to be the same. Hosts and GPUs are as in
-`gpu_run.py`.
+take, beside the general engine, whose rows have to be the same; with ``--most-sent 1`` rows travel
+as flows. Hosts and GPUs are as in `gpu_run.py`.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
 import sys
@@ -18,13 +19,16 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from fuscoc_runtime.engine.node import places
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
+from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
@@ -38,17 +42,19 @@ from tests.warm import warm
 HIDDEN, KEYS, TOPK, MOST_SLOTS = 7168, 16, 4, 20_000
 WIDTH, BAG, ROWS = 64, 16, 1 << 14
 CALLS, MOST, REPEATS = 40, 400, 15
+RANK, DEDUP = "on where(t).rank", "dedup(node, rank)"
+"""Behind these a policy stands."""
 TIMED = (128, 1024, 4096)
 """Source segments of a rank."""
 
 
-def compile_all(folder: Path) -> None:
+def compile_all(folder: Path, policy: str = "") -> None:
     import fuscoc
 
-    wide = to_slots(dtype="bf16").replace("[3]", f"[{HIDDEN}]")
-    routed = specs.routed(
-        hidden=HIDDEN, keys=KEYS, topk=TOPK, capacity=f"capacity max {MOST_SLOTS}"
-    )
+    wide = to_slots(dtype="bf16").replace("[3]", f"[{HIDDEN}]").replace(RANK, f"{RANK} {policy}")
+    limit = f"capacity max {MOST_SLOTS}"
+    routed = specs.routed(hidden=HIDDEN, keys=KEYS, topk=TOPK, capacity=limit)
+    routed = routed.replace(DEDUP, f"{DEDUP} {policy}")
     fuscoc.compile(wide, folder / "given")
     fuscoc.compile(routed, folder / "bounded")
     sizes = {"rows": ROWS, "width": WIDTH, "bag": BAG, "parts": 8}
@@ -127,16 +133,25 @@ class Bounded:
 class Run:
     """One rank."""
 
-    def __init__(self, folder: Path, topology: Topology, is_one_host: bool) -> None:
-        self.device = join(topology, is_one_host)
+    def __init__(self, folder: Path, topology: Topology, is_one_host: bool, timeout: float) -> None:
+        self.device, self.timeout = join(topology, is_one_host), timeout
         self.folder, self.topology, self.wrong = folder, topology, list[str]()
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
 
     def open(self, name: str, **options: Any) -> Shuffle:
-        given = {"topology": self.topology, "device": self.device, "timeout": TIMEOUT}
-        shuffle = Shuffle(self.folder / name, **given, num_sms=share(self.device), **options)
+        shuffle = self._open(name, **options)
         if not options and not isinstance(shuffle.engine.node, ExactRails):
             self.wrong.append(f"{name}: does not go along rails")
+        return shuffle
+
+    def _open(self, name: str, **options: Any) -> Shuffle:
+        given = {"topology": self.topology, "device": self.device, "timeout": self.timeout}
+        return Shuffle(self.folder / name, **given, num_sms=share(self.device), **options)
+
+    def open_general(self, name: str) -> Shuffle:
+        with mock.patch.dict(os.environ, FUSCOC_ENGINE="general"):
+            shuffle = self._open(name)
+        assert isinstance(shuffle.engine, ProcessEngine)
         return shuffle
 
     def expect(self, what: str, found: Tensor, wanted: Tensor) -> None:
@@ -257,11 +272,7 @@ def replies(run: Run) -> None:
 
 def timed(run: Run, kind: Any) -> None:
     """Both engines on the same data in turn: milliseconds, medians of the slowest rank."""
-    sms = torch.cuda.get_device_properties(run.device).multi_processor_count
-    engines = {
-        "along rails": run.open(kind.name),
-        "general engine": run.open(kind.name, num_programs=2 * sms),
-    }
+    engines = {"along rails": run.open(kind.name), "general engine": run.open_general(kind.name)}
     for tokens in TIMED:
         case, found, ready = kind(run, tokens), [], {}
         for name, shuffle in engines.items():
@@ -314,14 +325,19 @@ def main() -> int:
     parser.add_argument("--topology", type=Topology.parse)
     parser.add_argument("--one-host", action="store_true")
     parser.add_argument("--times", action="store_true")
+    parser.add_argument("--policy", default="", help="to compile with")
+    parser.add_argument("--most-sent", type=int, help="bytes of slabs: rows of others are flows")
+    parser.add_argument("--timeout", type=float, default=TIMEOUT)
     given = parser.parse_args()
     if given.topology is None:
-        compile_all(given.folder)
+        compile_all(given.folder, given.policy)
         return 0
-    run = Run(given.folder, given.topology, given.one_host)
-    parts = [partial(calls, kind=Given), partial(calls, kind=Bounded), mistakes, replies]
+    run = Run(given.folder, given.topology, given.one_host, given.timeout)
+    parts = [partial(calls, kind=Given), partial(calls, kind=Bounded), mistakes]
+    parts += [replies] * (given.most_sent is None)  # whose rows never are flows
     for part in parts:
-        part(run)
+        with mock.patch.object(places, "MOST_SENT", given.most_sent or places.MOST_SENT):
+            part(run)
         if run.rank == 0:
             name = getattr(part, "__name__", None) or f"calls of {part.keywords['kind'].name}"
             print(f"{name}: {len(run.wrong)} wrong so far on rank 0", flush=True)

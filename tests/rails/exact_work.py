@@ -12,9 +12,10 @@ from unittest import mock
 import torch
 
 from fuscoc_runtime.engine.handle import Handle
-from fuscoc_runtime.engine.node import exact_rails, places
+from fuscoc_runtime.engine.node import exact_rails, places, slabs
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
-from fuscoc_runtime.engine.node.flow_rails import FlowRails, have_ways
+from fuscoc_runtime.engine.node.flow_rails import FlowRails
+from fuscoc_runtime.engine.node.places import may_flow
 from fuscoc_runtime.engine.node.rail_calls import RailCalls
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.report import Report
@@ -31,13 +32,13 @@ def open_shuffle(group: Any, artifact: str, topology: str, **options: Any) -> Sh
     """With places for a few segments at first, unless ranks alone decide how many there are."""
     with mock.patch.object(places, "FIRST_SOURCES", 1):
         shuffle = rank_work.open_shuffle(group, artifact, topology=topology, **options)
-    node, rules = shuffle.engine.node, shuffle.spec.program.exchange
-    is_static = isinstance(static_sources(shuffle.spec, shuffle.topology), int)
+    node, given = shuffle.engine.node, shuffle.topology
+    is_static = isinstance(static_sources(shuffle.spec, given), int)
     assert isinstance(shuffle.engine, StaticEngine) == is_static
     kind = RailNode if is_static else ExactRails
-    assert isinstance(node, kind) == (shuffle.topology.num_nodes > 1)
-    is_planned = not is_static and have_ways(rules, shuffle.topology)
-    assert isinstance(node, FlowRails) == is_planned
+    assert isinstance(node, kind) == (given.num_nodes > 1)
+    flows = not is_static and given.num_nodes > 1 and may_flow(shuffle.spec, given)
+    assert isinstance(node, FlowRails) == flows
     return shuffle
 
 
@@ -150,17 +151,27 @@ def late_weights(group: Any, artifact: str, topology: str) -> None:
 
 
 def too_large(group: Any, artifact: str, topology: str) -> list[type]:
-    """Calls that slabs do not carry are the general engine's, on all ranks; what handles they
-    leave."""
+    """Calls whose rows slabs do not carry, which travel as flows, and one that these do not carry,
+    which is the general engine's, on all ranks; what their handles know. Later calls along all of
+    them are whole."""
     shuffle = open_shuffle(group, artifact, topology)
-    kinds = []
-    for number, tokens in enumerate([3, 45 if shuffle.rank == 0 else 2, 4]):
-        given = data_of(shuffle.rank, tokens, number)
-        with mock.patch.object(places, "MOST_SENT", 10_000):
+    rank, kinds, held = shuffle.rank, [], []
+    sizes = shuffle.engine.node._sizes
+    most = {
+        "MOST_SENT": sizes._sent(sizes.size_of(20)),
+        "MOST_FLOWING": sizes._sent(sizes.size_of(60)),
+    }
+    for number, tokens in enumerate([3, 45 if rank == 0 else 2, 150 if rank == 0 else 1, 4, 4, 45]):
+        given = data_of(rank, tokens, number)
+        with mock.patch.multiple(places, **most):
             rows, handle = shuffle.dispatch(**given)
-        close(shuffle.combine(by_slot(rows, handle), handle), summed(given))
-        kinds.append(type(handle))
-    assert kinds[1] is Handle
+            close(shuffle.combine(by_slot(rows, handle), handle), summed(given))
+            kinds.append(Handle if isinstance(handle, Handle) else type(handle.known))
+            held.append((given, handle))
+            for given, handle in held:
+                rows, again = shuffle.dispatch(given["x"] * 2, handle=handle)
+                late = {"weights": given["weights"]}
+                close(shuffle.combine(by_slot(rows, again), again, **late), 2 * summed(given))
     shuffle.check()
     return kinds
 
@@ -257,3 +268,21 @@ def weights_on_one_rank(group: Any, artifact: str, topology: str) -> type:
     close(result, summed({**given, **weights}))
     shuffle.check()
     return type(handle)
+
+
+def in_turns(
+    group: Any, artifact: str, topology: str, batches: Sequence[Sequence[int]], num_turns: int
+) -> int:
+    """Calls whose partial rows come back in so many turns, at most; in how many those of the last
+    did."""
+    small = {"STAGING_BYTES": 0, "MOST_STAGING_BYTES": 0, "num_turns": lambda _: num_turns}
+    with mock.patch.multiple(slabs, **small):
+        shuffle = open_shuffle(group, artifact, topology)
+        for number, each in enumerate(batches):
+            run(shuffle, batch(shuffle.spec, each, number), combines=2)
+        shuffle.check()
+        node = shuffle.engine.node
+        places = node._memory._stride
+        found = -(-places // node._memory.staged_places)
+        shuffle.close()
+    return found

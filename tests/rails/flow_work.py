@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
@@ -11,7 +11,8 @@ import torch
 from fuscoc_runtime.comm import lanes
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.requests import StartRound
-from fuscoc_runtime.engine.node.flow_memory import Rows
+from fuscoc_runtime.engine.node import places
+from fuscoc_runtime.engine.node.flow_calls import FlowCalls
 from fuscoc_runtime.engine.node.flow_rails import FlowRails
 from tests.node_exact.rank_work import HIDDEN, data_of
 from tests.node_triton.rank_work import batch, run, said_by
@@ -54,15 +55,29 @@ def by_flows(group: Any, *arguments: Any, name: str, **options: Any) -> Any:
     return found
 
 
+def without_slabs(group: Any, *arguments: Any, work: Callable[..., Any]) -> Any:
+    """Other work of a shuffle whose rows are too many for slabs in any call."""
+    with (
+        mock.patch.object(places, "MOST_SENT", 0),
+        exact_work.counts(FlowCalls, "move") as moved,
+    ):
+        found = work(group, *arguments)
+    assert moved
+    return found
+
+
 def has_rows(shuffle: Any, what: StartRound) -> bool:
     """Whether it carries rows, and not what is said of points."""
-    window = shuffle.engine.node._rows.part("sent", Rows(0, 1), (0, 1)).untyped_storage()
+    window = shuffle.engine.node._rows.local.untyped_storage()
     parts = [part.untyped_storage() for row in (*what.sends, *what.receives) for part in row.fields]
     return any(part.data_ptr() == window.data_ptr() for part in parts)
 
 
 def sent(what: StartRound) -> dict[int, int]:
-    return {row.peer: sum(part.nbytes for part in row.fields) for row in what.sends}
+    found = dict[int, int]()
+    for row in what.sends:
+        found[row.peer] = found.get(row.peer, 0) + sum(part.nbytes for part in row.fields)
+    return found
 
 
 def other_routings(group: Any, artifact: str, topology: str, again: bool, fewest: int) -> list[str]:

@@ -19,7 +19,7 @@ from tests.node_triton.given_gpu_run import run
 from tests.node_triton.given_specs import EXAMPLES, Small
 from tests.node_triton.gpu_run import told
 from tests.rails.gpu_run import TIMEOUT, join, share
-from tests.rails.static_specs import uneven
+from tests.rails.static_specs import EVERY_RANK, everywhere, uneven
 from tests.warm import warm
 
 GRID = Small(
@@ -30,16 +30,22 @@ GRID = Small(
 POINTS = ("kv_pages", "vit_patches_normalised")
 PIECES = ("kv_long_pages", "redistribute", "ulysses", "vit_patches")
 """The former have points inside a node as well, the slots of the latter follow from pieces."""
+GATHERS = ("all_gather", "halo")
 FIXED = [(1, 1, 1, 1)] * 3
 STATIC = {
     name: Small(uneven(name, 11, 2, "f32", 300), {"max_sources": 22}, FIXED)
     for name in ("cyclic", "next", "first", "every")
 }
 """Uneven ones, whose slabs have places for what crosses."""
+TO_EVERY_RANK = {
+    f"everywhere_{name}": Small(everywhere(name, 11, 1, "f32", 300), {"max_sources": 12}, FIXED)
+    for name in EVERY_RANK
+}
 CASES = {
     "grid": GRID,
-    **{name: EXAMPLES[name] for name in (*POINTS, *PIECES, "fft_transpose")},
+    **{name: EXAMPLES[name] for name in (*POINTS, *PIECES, *GATHERS, "fft_transpose")},
     **STATIC,
+    **TO_EVERY_RANK,
 }
 
 

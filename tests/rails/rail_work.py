@@ -265,12 +265,15 @@ def repeats(group: Any, artifact: str, topology: str) -> list[str]:
     return said
 
 
-def turns(group: Any, artifact: str, topology: str, batches: Any) -> list[tuple[list[range], ...]]:
-    """Calls whose partial rows come back in two turns, one in one round and one in several; the
+def turns(
+    group: Any, artifact: str, topology: str, batches: Any, num_turns: int
+) -> list[tuple[list[range], ...]]:
+    """Calls whose partial rows come back in so many turns, one in one round and one in several; the
     turns of their rounds."""
     options: dict[str, Any] = {"topology": topology, "max_sources": max(map(max, batches))}
     made = []
-    with mock.patch.object(slabs, "STAGING_BYTES", 0):
+    small = {"STAGING_BYTES": 0, "MOST_STAGING_BYTES": 0, "num_turns": lambda _: num_turns}
+    with mock.patch.multiple(slabs, **small):
         for batch, round_bytes in zip(batches, (slabs.ROUND_BYTES, 1), strict=True):
             bytes_of = {"ROUND_BYTES": round_bytes, "MESSAGE_BYTES": round_bytes}
             host = mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}")

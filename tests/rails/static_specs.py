@@ -1,4 +1,5 @@
-"""Static shuffles whose ranks have different numbers of rows, some of them none."""
+"""Static shuffles whose ranks have different numbers of rows, some of them none, to some ranks or
+to all."""
 
 from __future__ import annotations
 
@@ -47,4 +48,35 @@ def uneven(
         rank=rank,
         weights="weight w(i, c, k) : f32 = input w" if is_weighted else "",
         reduce=f"reduce sum{'(w)' * is_weighted}" if sums else "",
+    )
+
+
+EVERYWHERE = """
+shuffle everywhere {{
+  const total = {total}, part = cdiv(total, ranks)
+  index i : max(min(part, total - rank * part), 0)
+  index k : 2
+  index p : ranks
+  segment row {{ x : {dtype}[{width}] }}
+  layout mine[i] of row
+  layout theirs[s] of row dense({length})
+  dispatch mine[i] -> theirs[{slot}] on {rank} {which}
+  combine reverse reduce sum
+}}
+"""
+EVERY_RANK = {
+    "gathered": (f"({AT}) * 2 + k", "p", "total * 2", "partial"),
+    "turned": (f"({AT}) * 2 + k", "(rank + p) % ranks", "total * 2", "partial"),
+    "halved": (f"(({AT}) * 2 + k) * 2 + p % 2", "p / 2", "total * 4", "partial"),
+    "halo": (f"({{reach}} + {AT} - p * part) * 2 + k", "p", "(part + 2 * {reach}) * 2", "clip"),
+}
+"""Two copies of every row on every rank; from the next rank on; four of them on the first half of
+the ranks; and on those that have a place for it."""
+
+
+def everywhere(kind: str, total: int, reach: int, dtype: str, width: int) -> str:
+    """``total`` rows to every rank or to those whose part is within ``reach``, and their sums."""
+    slot, rank, length, which = (each.format(reach=reach) for each in EVERY_RANK[kind])
+    return EVERYWHERE.format(
+        total=total, dtype=dtype, width=width, length=length, slot=slot, rank=rank, which=which
     )

@@ -31,6 +31,8 @@ SIZES = {
 }
 FIXED = ("ulysses", "fft_transpose", "redistribute", "reshard")
 """Six does not divide their sizes."""
+EVERYWHERE = ("all_gather", "halo")
+STATIC = (*FIXED, *EVERYWHERE)
 BY_DAY = ("redistribute", "kv_pages", "vit_patches", "ragged_text")
 
 pool = pool_of(6)
@@ -63,44 +65,51 @@ def test_examples(pool: Pool, topology: str, name: str) -> None:
 def test_by_which_kernels() -> None:
     """Rows between nodes, where inside a node they are boxes or the host's plan."""
     for name, text in SPECS.items():
-        shuffle, topology = specs.artifact(text).shuffle(None), Topology(2, 2)
+        topology = Topology(2, 2)
+        shuffle = specs.artifact(text).shuffle(None).among(topology.num_ranks)
         assert shuffle.node is not None
         kernels = shuffle.node.between or shuffle.node
-        assert choose_exact(shuffle, topology, GPU, False, None) == kernels, name
-        inside = choose_exact(shuffle, Topology(1, 4), GPU, False, None)
+        assert choose_exact(shuffle, topology, GPU) == kernels, name
+        inside = choose_exact(shuffle, Topology(1, 4), GPU)
         assert isinstance(inside, str) == (
             shuffle.program.is_static or shuffle.node.pieces is not None
         )
 
 
 def test_memory_of_a_fixed_size_is_for_what_ranks_decide() -> None:
-    """Also without `max_sources`; where calls may say more, or where kernels take rows, not."""
+    """Also without `max_sources`; where calls may say more, where a policy says how rows go, or
+    where kernels take rows inside a node, not."""
     weighted = static_specs.uneven("every", 15, 2, "f32", 5, is_weighted=True)
     sums = static_specs.uneven("every", 15, 2, "f32", 5)
-    for name, text in {**SPECS, "weighted": weighted, "sums": sums}.items():
+    chosen = sums.replace("partial", "partial balance rebalance")
+    texts = {**SPECS, "weighted": weighted, "sums": sums, "chosen": chosen}
+    for name, text in texts.items():
         shuffle = specs.artifact(text).shuffle()
         inside, between = (static_sources(shuffle, Topology(*each)) for each in ((1, 4), (2, 2)))
-        assert isinstance(between, int) == (name in (*FIXED, "sums")), name
+        assert isinstance(between, int) == (name in (*STATIC, "sums")), name
         if name == "weighted":
             assert "weights" in str(between)
-        elif name in ("reshard", "sums"):  # no pieces
+        elif name == "chosen":
+            assert "policy" in str(between)
+            assert static_sources(shuffle, Topology(2, 1)) == 16
+        elif name in ("reshard", "sums", *EVERYWHERE):  # no pieces
             assert "made once" in str(inside)
         else:
             assert inside == between
     shuffle = specs.artifact(SPECS["redistribute"]).shuffle()
-    for gpu, traces, programs in ((None, False, None), (GPU, True, None), (GPU, False, 8)):
-        assert isinstance(choose_static(shuffle, Topology(2, 2), gpu, traces, programs), str)
-    assert choose_static(shuffle, Topology(2, 2), GPU, False, None) == 4
+    for gpu, wanted in ((None, None), (GPU, "general")):
+        assert isinstance(choose_static(shuffle, Topology(2, 2), gpu, wanted), str)
+    assert choose_static(shuffle, Topology(2, 2), GPU) == 4
 
 
-@pytest.mark.parametrize("name", ["fft_transpose", "ragged_text"])
+@pytest.mark.parametrize("name", ["fft_transpose", "halo", "ragged_text"])
 def test_where_the_host_waits(pool: Pool, name: str) -> None:
     """For counts, and before that for the sizes of a ragged source; with a handle for nothing.
     Dispatches of static shuffles wait for what hosts say, and for nothing of a GPU."""
     found = pool.run(exact_pieces_work.waits, 2, path(SPECS[name]), "2x1", [2, 3])
     for dispatch, back, again, last in found:
         assert back == last == []
-        if name in FIXED:
+        if name in STATIC:
             assert [each.split(":")[0] for each in (*dispatch, *again)] == ["agree.py"] * 2
             continue
         assert again == []
@@ -112,7 +121,7 @@ def test_where_the_host_waits(pool: Pool, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "topology"),
     [
-        ("fft_transpose", "2x1"), ("ragged_text", "2x1"),
+        ("fft_transpose", "2x1"), ("ragged_text", "2x1"), ("halo", "2x1"),
         *(pytest.param("ragged_text", topology, marks=NIGHTLY) for topology in ("1x2", "2x2")),
         *(pytest.param("vit_patches", topology, marks=NIGHTLY) for topology in ("2x1", "2x2")),
         pytest.param("kv_long_pages", "2x1", marks=NIGHTLY),
@@ -129,7 +138,7 @@ def test_handles_last(pool: Pool, name: str, topology: str) -> None:
 @pytest.mark.parametrize(
     ("name", "topology"),
     [
-        ("fft_transpose", "2x1"), ("ragged_text", "2x1"),
+        ("fft_transpose", "2x1"), ("ragged_text", "2x1"), ("halo", "2x1"),
         pytest.param("fft_transpose", "2x2", marks=NIGHTLY),
         pytest.param("ragged_text", "2x2", marks=NIGHTLY),
         pytest.param("ragged_text", "1x2", marks=NIGHTLY),

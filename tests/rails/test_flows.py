@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -11,8 +13,12 @@ from tests.engine import specs
 from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.node_triton.rank_work import batch
-from tests.rails import exact_work, flow_work
+from tests.node_triton.test_given_slots import FANNED
+from tests.rails import exact_given_work, exact_work, flow_work
 from tests.rails.test_exact import NIGHTLY, RANKS, by, path
+from tests.rails.test_exact_given import BY_DAY, mistakes
+from tests.rails.test_exact_pieces import SIZES, SPECS
+from tests.rails.test_given_slots import ONE_EACH
 from tests.rails.test_rails import check_that_the_last_is_named
 
 pool = pool_of(6)
@@ -163,9 +169,111 @@ def test_handles_of_different_dispatches(
     work = partial(flow_work.other_routings, again=again, fewest=fewest)
     for said in pool.run(work, RANKS[topology], path(STAGED), topology):
         wrong = ["handle" in each and "do not fit" in each for each in said]
-        assert wrong == [True, True] or (
-            fewest == 0 and not again and said[0] == "no error" and wrong[1]
-        ), said
+        assert wrong == [True, True] or (fewest == 0 and said[0] == "no error" and wrong[1]), said
+
+
+BEYOND = {
+    "plain": (exact_work.sizes, PLAIN),
+    "compact": (exact_work.sizes, specs.routed("bf16", hidden=40, capacity="compact")),
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "topology"),
+    [
+        ("plain", "2x2"),
+        pytest.param("compact", "2x1", marks=NIGHTLY),
+        pytest.param("plain", "4x1", marks=NIGHTLY),
+        pytest.param("plain", "3x2", marks=NIGHTLY),
+        pytest.param("compact", "2x2", marks=NIGHTLY),
+    ],
+)
+def test_rows_without_a_policy(pool: Pool, text: str, topology: str) -> None:
+    """Every rank sends its own, to one node after the other, where slabs would be too large."""
+    work, spec = BEYOND[text]
+    num_ranks = RANKS[topology]
+    sizes = [(3, *[0] * (num_ranks - 1)), (20, *[5] * (num_ranks - 1)), (0,) * num_ranks]
+    given = path(spec), topology, sizes, 1
+    pool.run(partial(flow_work.without_slabs, work=work), num_ranks, *given)
+
+
+@NIGHTLY
+@pytest.mark.parametrize("spec", [PLAIN, BALANCED], ids=["slabs", "flows"])
+@pytest.mark.parametrize("num_turns", [2, 3])
+def test_sums_come_in_turns(pool: Pool, spec: str, num_turns: int) -> None:
+    """Of exact sizes, whose windows grow between calls."""
+    sizes = [(3, 0, 0, 1), (90, 5, 0, 80), (70, 96, 3, 20)]
+    found = pool.run(exact_work.in_turns, 4, path(spec), "2x2", sizes, num_turns)
+    assert found == [num_turns] * 4
+
+
+@pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
+def test_verdicts_come_before_rows(pool: Pool, topology: str) -> None:
+    """Slots that the relation gives, and those that a rank may have, by flows: what one node finds
+    out is said on all ranks, and nothing has moved."""
+    num_ranks = RANKS[topology]
+    right, wrong = mistakes(num_ranks, BY_DAY)
+    given = path(ONE_EACH), topology, right, wrong
+    work = partial(flow_work.without_slabs, work=exact_given_work.mistaken)
+    found = pool.run(work, num_ranks, *given, True)
+    assert found == pool.run(exact_given_work.mistaken, num_ranks, *given, False)
+    assert all("no error" not in said for said in found)
+    given = path(specs.routed("f32", capacity="capacity max 72")), topology, 72
+    work = partial(flow_work.without_slabs, work=exact_given_work.limited)
+    found = pool.run(work, num_ranks, *given, True)
+    assert found == pool.run(exact_given_work.limited, num_ranks, *given, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "topology", "policy"),
+    [
+        ("vit_patches", "2x1", ""),
+        *(
+            pytest.param(name, topology, policy, marks=NIGHTLY)
+            for name in ("kv_pages", "kv_long_pages", "ragged_text", "vit_patches", "redistribute")
+            for topology, policy in (
+                ("2x1", ""), ("2x2", "balance rebalance"), ("3x1", "schedule fast"),
+            )
+            if name != "redistribute" or topology == "2x2"
+        ),
+    ],
+)  # fmt: skip
+def test_rows_of_pieces(pool: Pool, name: str, topology: str, policy: str) -> None:
+    """And those of ragged sources, where slabs would be too large, or by a policy; the latter also
+    of a static shuffle, whose slabs have places for what crosses without one."""
+    num_ranks, text = RANKS[topology], SPECS[name]
+    assert text.count("combine  reverse") == 1
+    spec = path(text.replace("combine  reverse", f"{policy} combine  reverse"))
+    sizes = [(each * 2)[:num_ranks] for each in SIZES[name]]
+    work: Callable[..., Any] = exact_given_work.batches
+    if not policy:
+        work = partial(flow_work.without_slabs, work=work)
+    pool.run(work, num_ranks, spec, topology, sizes, 1)
+
+
+@NIGHTLY
+@pytest.mark.parametrize("options", ["", "balance rebalance"])
+def test_given_slots_grow(pool: Pool, options: str) -> None:
+    """Windows of one node that are too small to look at slots, also by a policy."""
+    text = FANNED["summed"].replace(".rank\n", f".rank {options}\n")
+    to = [[[(3, rank), (0, rank), (-1, 0)]] for rank in range(4)]
+    lengths = [[6] * 4, [6, 6, 6, 60], [6, 6, 6, 60]]
+    work = exact_given_work.routed
+    if not options:
+        work = partial(flow_work.without_slabs, work=work)
+    found = pool.run(work, 4, path(text), "2x2", [to] * 3, lengths)
+    for rank, (_, second, third) in enumerate(found):
+        assert second == (1, 1, int(rank >= 2))
+        assert third == (1, 0, 0)
+
+
+@NIGHTLY
+@pytest.mark.parametrize(
+    "work", [exact_work.a_refused_combine, exact_work.a_refused_dispatch, exact_work.waits]
+)
+def test_other_calls_without_a_policy(pool: Pool, work: Callable[..., Any]) -> None:
+    plain = pool.run(work, 4, path(PLAIN), "2x2")
+    assert pool.run(partial(flow_work.without_slabs, work=work), 4, path(PLAIN), "2x2") == plain
 
 
 @NIGHTLY

@@ -10,7 +10,7 @@ import pytest
 from fuscoc_runtime.topology import Topology
 from tests.gpus import need_gpus, torchrun
 from tests.node_exact import models as exact
-from tests.rails import exact_gpu_run, exact_pieces_gpu_run, given_gpu_run
+from tests.rails import exact_gpu_run, exact_pieces_gpu_run, flow_gpu_run, given_gpu_run
 from tests.rails.models import compile_all
 
 HOSTS = {"one host": ["--one-host"], "hosts": []}
@@ -41,6 +41,18 @@ def test_suites(suite: Any, topology: str, hosts: str, tmp_path: Path) -> None:
     need_gpus(Topology.parse(topology).num_ranks)
     suite.compile_all(tmp_path)
     run(suite.__file__, topology, hosts, tmp_path)
+
+
+@pytest.mark.gpu
+@every_topology
+@on_hosts
+def test_flows(topology: str, hosts: str, tmp_path: Path) -> None:
+    """By policies and without one; and where one node may refuse a call for all."""
+    need_gpus(Topology.parse(topology).num_ranks)
+    flow_gpu_run.compile_all(tmp_path)
+    run(flow_gpu_run.__file__, topology, hosts, tmp_path, "--verify", topology)
+    exact_gpu_run.compile_all(tmp_path, "balance rebalance")
+    run(exact_gpu_run.__file__, topology, hosts, tmp_path, "--most-sent", "1")
 
 
 @pytest.mark.gpu

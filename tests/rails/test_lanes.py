@@ -21,6 +21,7 @@ from fuscoc_runtime.comm.requests import Rows, StartRound
 from fuscoc_runtime.engine import probe
 from fuscoc_runtime.engine.node import rail_commands
 from fuscoc_runtime.engine.node.rail_commands import RailCommands
+from fuscoc_runtime.engine.node.triton_program import TritonProgram
 from fuscoc_runtime.kernels.commands import Await, Command, Exchange, Launch
 from fuscoc_runtime.plan.links import Link
 from tests.engine import specs
@@ -140,10 +141,10 @@ def commands(rounds: list[int], num_lanes: int, is_packed: bool) -> list[Command
     kernel = cast(Any, None)
     program = SimpleNamespace(
         device=torch.device("cuda"), named={}, kernels=dict.fromkeys(KERNELS, kernel),
-        evaluating=list, planning=lambda: [Launch(kernel, "one")], num_nodes=2,
+        evaluating=list, planning=lambda _: [Launch(kernel, "one")], num_nodes=2,
     )  # fmt: skip
     made = RailCommands(
-        cast(Any, program), cast(Any, OneRail(num_lanes)), cast(Any, slabs), bounds[-1]
+        cast(Any, program), cast(Any, OneRail(num_lanes)), cast(Any, slabs), bounds[-1], {}
     )
     return made.forth() if is_packed else made.back()
 
@@ -257,3 +258,25 @@ def test_lanes_of_one_host(pool: Pool) -> None:
     work = partial(rank_work.epochs, topology="2x1")
     found = pool.run(rail_work.on_lanes, 2, path, work, [(3, 12)], 1)
     assert [used for _, used in found] == [1, 1]
+
+
+@pytest.mark.parametrize("role", ["assign", "place"])
+@pytest.mark.parametrize(
+    ("num_nodes", "tiles", "follows"),
+    [(2, 64, [True, True]), (2, 65, [True, False]), (1, 8, [False] * 2)],
+)
+def test_what_waits_for_peers_leads_no_kernel_that_fills_the_gpu(
+    num_nodes: int, tiles: int, follows: list[bool], role: str
+) -> None:
+    """Where ranks of several nodes share GPUs, two of them could keep each other's peers out."""
+    kernels = dict.fromkeys(("count", "exchange", "assign", "place"))
+    program = SimpleNamespace(
+        num_nodes=num_nodes, is_dense=role == "place", sorts=False, kernels=kernels, named={},
+        table=None, spec=SimpleNamespace(kernels=kernels),
+    )  # fmt: skip
+    sizes = {"programs": 64, "exchanging": 8, "tiles": tiles}
+    made = TritonProgram.planning(cast(Any, program), sizes)
+    assert [(each.programs, each.follows) for each in made[-2:]] == [
+        ("exchanging", follows[0]),
+        ("tiles", follows[1]),
+    ]

@@ -28,7 +28,7 @@ from tests.engine.pool import Pool
 from tests.node_triton.given_specs import EXAMPLES
 from tests.node_triton.test_any_spec import STATEFUL, Ranks, compiled
 from tests.rails import exact_work, rail_work, static_specs
-from tests.rails.static_specs import ENDS
+from tests.rails.static_specs import ENDS, EVERY_RANK
 
 pool = pool_of(4)
 CPU = torch.device("cpu")
@@ -90,10 +90,23 @@ def uneven(draw: st.DrawFn, topology: Topology) -> str:
 
 
 @st.composite
+def everywhere(draw: st.DrawFn) -> str:
+    kind = draw(st.sampled_from(sorted(EVERY_RANK)))
+    dtype = draw(st.sampled_from(["bf16", "f32"]))
+    total, reach, width = (draw(st.integers(*ends)) for ends in ((1, 11), (0, 5), (1, 5)))
+    return static_specs.everywhere(kind, total, reach, dtype, width)
+
+
+@st.composite
 def static_shuffles(draw: st.DrawFn) -> tuple[Topology, str]:
     topology = Topology.parse(draw(st.sampled_from(SHAPES)))
-    make = draw(st.sampled_from([layouts(topology.num_ranks), uneven(topology)]))
+    make = draw(st.sampled_from([layouts(topology.num_ranks), uneven(topology), everywhere()]))
     return topology, draw(make)
+
+
+def opened(text: str, topology: Topology) -> ShuffleSpec:
+    """As ranks have it that open it."""
+    return compiled(text).shuffle().among(topology.num_ranks)
 
 
 def kernels(shuffle: ShuffleSpec) -> NodeSpec:
@@ -125,7 +138,7 @@ def test_places_are_of_what_crosses(
     """Each segment has one place in the slab of each node that it goes to, and no other has any;
     both ends of a slab know of as many. It is finished with the round that brings its last sum."""
     topology, text = case
-    shuffle = compiled(text).shuffle()
+    shuffle = opened(text, topology)
     wanted, counts = routed(shuffle, topology), crossing(shuffle, topology)
     assert counts is not None
     sources = num_segments(shuffle, topology)
@@ -173,7 +186,7 @@ def test_what_travels_is_what_crosses(case: tuple[Topology, str], is_one_round: 
     """What a rank sends and its peer expects, bytes of points and rows of segments that cross, once
     each; nothing of other places but what lies between two parts, if there is one round."""
     topology, text = case
-    shuffle = compiled(text).shuffle()
+    shuffle = opened(text, topology)
     node, counts = kernels(shuffle), crossing(shuffle, topology)
     assert counts is not None
     most, step = int(counts.amax()), topology.ranks_per_node
@@ -238,22 +251,27 @@ def test_sums_gradients_and_refusals(pool: Pool) -> None:
 
 @pytest.mark.parametrize(
     ("name", "topology", "crossing_segments"),
-    [("ulysses", "2x1", 16), ("fft_transpose", "4x1", 2), ("redistribute", "2x2", 2)],
-)
+    [
+        ("ulysses", "2x1", [16, 16]), ("fft_transpose", "4x1", [2, 2, 2, 2]),
+        ("redistribute", "2x2", [2, 2, 2, 2]), ("all_gather", "2x2", [3, 3, 3, 2]),
+        ("halo", "2x1", [1, 1]), ("halo", "2x2", [0, 1, 1, 0]),
+    ],
+)  # fmt: skip
 def test_bytes_are_of_what_crosses(
-    pool: Pool, name: str, topology: str, crossing_segments: int
+    pool: Pool, name: str, topology: str, crossing_segments: list[int]
 ) -> None:
-    """Half of the rows of two nodes, a quarter to each of four."""
+    """Of every rank to each other node: half of the rows of two nodes, a quarter to each of four;
+    all rows once to another node, and of a halo those that are within reach."""
     small, where = EXAMPLES[name], Topology.parse(topology)
     artifact = specs.artifact(small.text)
-    [shuffle] = artifact.manifest.shuffles
-    [field] = shuffle.program.buffers["target"]
+    program = artifact.shuffle().among(where.num_ranks).program
+    [field] = program.buffers["target"]
     row = field.num_elems * TORCH_DTYPES[field.dtype].itemsize
-    sent = slabs.HEADER_BYTES + crossing_segments * (slabs.POINT_BYTES + row)
+    segment = program.fanout * slabs.POINT_BYTES + row
     options = {**small.options, "topology": topology}
     found = pool.run(rail_work.bytes_sent, where.num_ranks, str(artifact.path), options)
-    for rank, each in enumerate(found):
-        wanted = [sent] * where.num_nodes
+    for rank, (each, crosses) in enumerate(zip(found, crossing_segments, strict=True)):
+        wanted = [slabs.HEADER_BYTES + crosses * segment] * where.num_nodes
         wanted[where.node(rank)] = 0
         assert each == wanted
 
@@ -305,7 +323,7 @@ def check_calls(
 ) -> None:
     """A dispatch and a combine, in one round or in several."""
     topology = Topology.parse(data.draw(st.sampled_from(shapes)))
-    text = data.draw(uneven(topology) | layouts(topology.num_ranks))
+    text = data.draw(uneven(topology) | everywhere() | layouts(topology.num_ranks))
     artifact = compiled(text)
     shuffle = artifact.shuffle()
     brought = generate(shuffle, topology, 1, data.draw(st.integers(0, 9)))

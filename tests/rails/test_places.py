@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,10 +15,11 @@ TEXT = specs.routed("bf16", hidden=7168, keys=64, topk=8)
 COUNTS = st.integers(0, 1 << 20)
 
 
-def places(topology: Topology) -> Places:
-    shuffle = specs.artifact(TEXT).shuffle()
+def places(topology: Topology, flows: bool = False, options: str = "") -> Places:
+    text = TEXT.replace("dedup(node, rank)", f"dedup(node, rank) {options}")
+    shuffle = specs.artifact(text).shuffle()
     assert shuffle.node is not None
-    return Places(shuffle, shuffle.node, topology)
+    return Places(shuffle, shuffle.node, topology, flows=flows)
 
 
 @given(COUNTS)
@@ -62,3 +64,18 @@ def test_what_slabs_carry() -> None:
         )
         assert carried <= MOST_SENT < more
     assert places(Topology(64, 8)).first < places(Topology(2, 1)).first == 128
+
+
+@pytest.mark.parametrize("topology", [Topology(2, 4), Topology(8, 8), Topology(16, 8)])
+def test_what_travels_as_flows(topology: Topology) -> None:
+    """What slabs do not carry, up to 8,192 segments of 14 KB to 15 nodes; with a policy all."""
+    sizes, plain = places(topology, flows=True), places(topology)
+    for count in (1, 128, 1024, 4096, 8192):
+        size = sizes.size_of(count)
+        assert sizes.are_carried(size)
+        assert sizes.are_flows(size) == (not plain.are_carried(size))
+        assert not plain.are_flows(size)
+    assert sizes.are_flows(8192) == (topology.num_nodes > 2)
+    assert not sizes.are_carried(1 << 19)
+    chosen = places(topology, flows=True, options="balance rebalance")
+    assert chosen.are_flows(chosen.first)

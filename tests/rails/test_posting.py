@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 from weakref import ref
 
+import numpy as np
 import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
@@ -15,7 +16,7 @@ from torch._C._distributed_c10d import HashStore
 from fuscoc_runtime.comm import communicators, subgroups
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.liveness import Liveness, this_process
-from fuscoc_runtime.comm.rails import Rails
+from fuscoc_runtime.comm.rails import TRANSFER, Rails
 from fuscoc_runtime.comm.requests import Rows, StartRound
 from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, HopTimeoutError, NetworkError
 from fuscoc_runtime.kernels.commands import CommandList, Exchange, as_numbers
@@ -48,15 +49,15 @@ class OneRail(Rails):
     """Rank 1 of four nodes of two, on its own."""
 
     def __init__(self, group: Any) -> None:
-        self.group, store = group, HashStore()
+        self.known, store = group, HashStore()
         liveness = Liveness(store, 0, [this_process()])
         super().__init__(Membership(1, Topology(4, 2), None, CPU, store, liveness, 60.0))
 
     def exchange(self, what: StartRound, lane: int = 0) -> None:
         pass
 
-    def _group(self, lane: int = 0) -> Any:
-        return self.group
+    def group(self, lane: int = 0) -> Any:
+        return self.known
 
 
 def failing() -> None:
@@ -77,6 +78,33 @@ def test_all_rows_but_empty_ones() -> None:
         *((sent[node].data_ptr(), 24, 2 * node + 1, 1) for node in (1, 2, 3)),
         (sent[1].data_ptr(), 24, 5, 1),
     ]
+
+
+def test_an_exchange_is_filled_in_before_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU what C reads, on the CPU what gloo carries; an empty one is of no bytes."""
+    rail, memory = OneRail(Group()), torch.zeros(64, dtype=torch.uint8)
+    on_cpu = rail.blank(memory)
+    monkeypatch.setattr(rail, "_is_gpu", True)
+    on_gpu = rail.blank(memory)
+    posted: list[StartRound] = []
+    monkeypatch.setattr(rail, "_wait_for", posted.append)
+    at = memory.data_ptr()
+    for rows in ([(at + 8, 16, 3, 0), (at, 4, 5, 1), (at + 4, 4, 5, 1)], [], [(at + 60, 4, 7, 1)]):
+        table = np.array(rows, TRANSFER)
+        on_gpu.fill(table)
+        on_cpu.fill(table)
+        made = on_gpu.command.transfers
+        assert made is not None
+        assert made.words == 0
+        told = made.transfers[: made.num_transfers]
+        assert [(each.at, each.num_bytes, each.peer, each.is_sent) for each in told] == rows
+        on_cpu.command.carry_out({})
+        what = posted.pop()
+        for sides, is_sent in ((what.receives, 0), (what.sends, 1)):
+            parts = [(each.peer, each.fields[0]) for each in sides]
+            assert [(part.data_ptr(), part.nbytes, peer, is_sent) for peer, part in parts] == [
+                each for each in rows if each[3] == is_sent
+            ]
 
 
 def test_rows_with_gaps_are_refused() -> None:
@@ -125,7 +153,7 @@ def test_what_nccl_says_is_told() -> None:
 def test_nothing_is_posted_to_a_group_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     rail, nothing = OneRail(Group()), CommandList(CPU, [])
     rail.submit(nothing, as_numbers(()))
-    monkeypatch.setattr(OneRail, "_group", Rails._group)
+    monkeypatch.setattr(OneRail, "group", Rails.group)
     with pytest.raises(ClosedError):
         rail.submit(nothing, as_numbers(()))
 

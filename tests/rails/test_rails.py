@@ -64,14 +64,27 @@ def test_rounds(pool: Pool, text: str, topology: str) -> None:
     assert inside == 1
 
 
-def test_turns(pool: Pool) -> None:
-    """Segments of both halves of the places, whose partial rows share memory."""
-    text = specs.routed("f32", topk=5)
-    found = pool.run(rail_work.turns, 4, path(text), "2x2", [(34, 1, 0, 26), (0, 26, 33, 2)])
-    assert found[0] == [
-        ([range(24), range(24, 48)],),
-        ([range(8)], [range(8, 24), range(24, 40)], [range(40, 48)]),
-    ]
+@pytest.mark.parametrize(
+    ("num_turns", "at_once", "in_rounds"),
+    [
+        pytest.param(
+            2,
+            [range(24), range(24, 48)],
+            ([range(8)], [range(8, 24), range(24, 40)], [range(40, 48)]),
+            marks=pytest.mark.nightly,
+        ),
+        (
+            3,
+            [range(16), range(16, 32), range(32, 48)],
+            ([range(8)], [range(8, 16), range(16, 32), range(32, 40)], [range(40, 48)]),
+        ),
+    ],
+)
+def test_turns(pool: Pool, num_turns: int, at_once: Any, in_rounds: Any) -> None:
+    """Segments of all parts of the places, whose partial rows share memory."""
+    text, sizes = specs.routed("f32", topk=5), [(34, 1, 0, 26), (0, 26, 33, 2)]
+    for found in pool.run(rail_work.turns, 4, path(text), "2x2", sizes, num_turns):
+        assert found == [(at_once,), in_rounds]
 
 
 def test_epochs_wrap(pool: Pool) -> None:

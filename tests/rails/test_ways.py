@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuscoc_runtime.engine.node.ways import Ways, find_ways
+from fuscoc_runtime.engine.node.ways import Ways, find_ways, on_lanes
 from fuscoc_runtime.manifest.program import Rules
 from fuscoc_runtime.plan.flows import Demand
 from tests.schedule.strategies import demands, model
@@ -30,25 +30,24 @@ def place(parts: np.ndarray, row: int) -> tuple[int, int]:
 def carried(ways: list[Ways], back: bool, num_lanes: int) -> dict[tuple[int, int], tuple[int, int]]:
     """Of places in the memory of senders, by rank, where their rows land."""
     landed: dict[tuple[int, int], tuple[int, int]] = {}
-    legs = [
-        [
-            (leg.back if back else leg).part(lane, num_lanes)
-            for leg in each.legs
-            for lane in range(num_lanes)
-        ]
-        for each in ways
-    ]
-    # In the order of stages, and of lanes.
-    waiting = [[each for leg in own for each in leg.gets] for own in legs]
-    for rank, each in enumerate(legs):
-        for leg in each:
-            for peer, rows in leg.sends:
-                index = next(i for i, (other, _) in enumerate(waiting[peer]) if other == rank)
-                _, to = waiting[peer].pop(index)
-                assert rows[0] < rows[1]
-                for one, other in zip(range(*rows), range(*to), strict=True):
-                    assert (rank, one) not in landed, "nothing travels twice"
-                    landed[rank, one] = peer, other
+    moves = [on_lanes(each.moves, num_lanes, back).tolist() for each in ways]
+    for each, own in zip(ways, moves, strict=True):
+        legs = [lane // num_lanes for lane, *_ in own]
+        assert legs == sorted(legs)
+        assert set(legs) == set(range(each.num_legs))
+    # A lane has rows in the order of its legs.
+    waiting = [[(at % num_lanes, *rest) for at, sent, *rest in own if not sent] for own in moves]
+    for rank, own in enumerate(moves):
+        for lane, is_sent, peer, *rows in own:
+            if not is_sent:
+                continue
+            between = lane % num_lanes, rank
+            index = next(i for i, each in enumerate(waiting[peer]) if each[:2] == between)
+            _, _, *to = waiting[peer].pop(index)
+            assert rows[0] < rows[1]
+            for one, other in zip(range(*rows), range(*to), strict=True):
+                assert (rank, one) not in landed, "nothing travels twice"
+                landed[rank, one] = peer, other
     assert not any(waiting)
     assert len(set(landed.values())) == len(landed), "nothing is written over"
     return landed
@@ -68,8 +67,8 @@ def test_every_row_arrives(demand: Demand, rules: Rules, num_lanes: int) -> None
     for source, node in np.argwhere(demand.flows).tolist():
         here, taker = source // m, node * m + source % m
         for row in range(demand.flows[source, node]):
-            rank, at = place(ways[source].own[node], row)
-            other, there = place(ways[taker].others[here], row)
+            rank, at = place(ways[source].parts[0, node], row)
+            other, there = place(ways[taker].parts[1, here], row)
             assert forth[here * m + rank, at] == (node * m + other, there)
             handed_over[source] += rank != source % m
     assert [each.handed_over for each in ways] == handed_over

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from fuscoc.cli import app
 from fuscoc.simulate.record import Record, RecordError, from_trace
-from fuscoc_runtime.engine.trace import Span, write_trace
+from fuscoc_runtime.kernels.trace import Span, write_trace
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = ["simulate", str(EXAMPLES / "moe.fsc"), "--tokens", "64", "-D", "hidden=256"]

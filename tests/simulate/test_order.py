@@ -15,8 +15,8 @@ from fuscoc.simulate.counts import Sharing, count
 from fuscoc.simulate.hop import plan_network
 from fuscoc.simulate.legs import simulate_leg
 from fuscoc.simulate.record import Spans
-from fuscoc_runtime.engine.trace import Span
 from fuscoc_runtime.face.lockstep import LockstepShuffle
+from fuscoc_runtime.kernels.trace import Span
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.lockstep import round_trip

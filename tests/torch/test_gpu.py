@@ -23,6 +23,19 @@ def test_face(num_ranks: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("topology", ["1x2", "2x1"])
+def test_traces(topology: str, tmp_path: Path) -> None:
+    """Every kernel that runs is a span, by every engine."""
+    text = (ROOT / "examples/moe.fsc").read_text()
+    by_triton = tmp_path / "moe.fsc"
+    by_triton.write_text(text.replace("dedup(node, rank)", "dedup(node, rank) backend triton"))
+    for name, spec in (("auto", ROOT / "examples/moe.fsc"), ("triton", by_triton)):
+        fuscoc.compile(spec, tmp_path / name, hidden=2048, experts=64)
+    script = "tests/torch/trace_gpu_run.py"
+    assert "the traces hold" in torchrun(2, script, tmp_path, "--topology", topology)
+
+
+@pytest.mark.gpu
 def test_overlap(tmp_path: Path) -> None:
     moe = fuscoc.compile(ROOT / "examples/moe.fsc", tmp_path / "moe")
     printed = torchrun(2, "examples/overlap.py", moe)

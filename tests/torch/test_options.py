@@ -13,6 +13,7 @@ import torch.distributed as dist
 import fuscoc
 from fuscoc import fused_shuffle
 from fuscoc_runtime import Shuffle
+from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.errors import ClosedError, InputError, OptionError, TopologyError
 from tests.engine import specs
 
@@ -36,8 +37,6 @@ ROUTED = specs.routed("f32", keys=4, topk=2)
         ({"num_handles": 0}, "`num_handles` is 0; it must be"),
         ({"num_handles": None}, "`num_handles` is None; it must be"),
         ({"num_sms": -1}, "`num_sms` is -1; it must be a whole number of 1 or more, or 'overlap'"),
-        ({"max_sources": 5, "trace": True}, "`trace` is given with max_sources"),
-        ({"num_programs": 0}, "`num_programs` is 0; it must be"),
         ({"slice_bytes": 0}, "`slice_bytes` is 0; it must be"),
         ({"timeout": -1}, "`timeout` is -1; it must be a positive number"),
         ({"timeout": float("nan")}, "`timeout` is nan; it must be a positive number"),
@@ -114,3 +113,14 @@ def test_the_capacity_is_the_users_or_the_specs_or_what_is_always_enough(
     with Shuffle(specs.artifact(text), max_sources=max_sources, capacity=capacity) as shuffle:
         rows, handle = shuffle.dispatch(**given)
         assert len(rows) == handle.num_slots == slots
+
+
+def test_an_engine_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named by whoever looks for a fault. On the CPU there is no choice."""
+    monkeypatch.setenv("FUSCOC_ENGINE", "triton")
+    with pytest.raises(OptionError, match="`FUSCOC_ENGINE` is `triton`; it must be general"):
+        Shuffle(specs.artifact(ROUTED))
+    for named in ("general", ""):
+        monkeypatch.setenv("FUSCOC_ENGINE", named)
+        with Shuffle(specs.artifact(ROUTED)) as shuffle:
+            assert isinstance(shuffle.engine, ProcessEngine)

@@ -31,6 +31,7 @@ from fuscoc_runtime.errors import (
     ProtocolError,
     TopologyError,
 )
+from fuscoc_runtime.kernels.trace import Tracer
 from fuscoc_runtime.topology import Topology
 
 # The communication library's own limit is only a backstop: waits end earlier, with a better error.
@@ -63,6 +64,7 @@ class Membership:
         timeout: seconds that a wait for another rank may take.
         is_one_host: whether all ranks have one host id, however many nodes they are told to be.
         nodes: how the nodes were found.
+        tracer: what this rank tells when it does what, if anybody asks.
     """
 
     rank: int
@@ -74,6 +76,7 @@ class Membership:
     timeout: float
     is_one_host: bool = False
     nodes: str = GIVEN
+    tracer: Tracer | None = None
 
     @property
     def group(self) -> dist.ProcessGroup | None:

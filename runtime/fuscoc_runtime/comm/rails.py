@@ -15,11 +15,13 @@ from collections.abc import Sequence
 from copy import copy
 from datetime import timedelta
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import ReferenceType
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fuscoc_runtime.comm.communicators import Listener, abort, communicator_of, listen
@@ -36,12 +38,12 @@ from fuscoc_runtime.kernels.commands import (
     Numbers,
     Transfer,
     Transfers,
-    Turn,
     as_numbers,
 )
 from fuscoc_runtime.kernels.nccl import NcclError
 from fuscoc_runtime.kernels.stream_words import StreamWords
 
+TRANSFER = np.dtype(Transfer)
 NETWORK = "network"
 """The hop between nodes, in errors."""
 
@@ -70,6 +72,42 @@ class Beside:
         other = copy(self)
         other.addresses = stream, 0, after
         return other
+
+
+class Blank:
+    """An exchange of lists whose sends and receives differ from call to call.
+
+    Attributes:
+        command: it, in lists.
+    """
+
+    def __init__(
+        self,
+        rails: Rails,
+        transfers: Transfers | None,
+        memory: Tensor,
+        beside: Beside | None,
+        lane: int,
+    ) -> None:
+        self._rails, self._transfers, self._memory = rails, transfers, memory
+        self._filled: NDArray[Any] = np.empty(0, TRANSFER)
+        self.command = Exchange(transfers, self._carry_out, beside, lane)
+
+    def fill(self, transfers: NDArray[Any]) -> None:
+        """``transfers``, of `TRANSFER`, are those of the calls that follow: of its memory, by
+        address."""
+        self._filled = transfers
+        if self._transfers is not None:
+            at = ctypes.cast(transfers.ctypes.data, ctypes.POINTER(Transfer))
+            self._transfers.transfers, self._transfers.num_transfers = at, len(transfers)
+
+    def _carry_out(self) -> None:
+        sides: tuple[list[Rows], list[Rows]] = ([], [])  # received, and sent
+        begin = self._memory.data_ptr()
+        for at, num_bytes, peer, is_sent in self._filled.tolist():
+            part = self._memory[at - begin : at - begin + num_bytes]
+            sides[is_sent].append(Rows(peer, (part,)))
+        self._rails._wait_for(StartRound(0, 0, tuple(sides[1]), tuple(sides[0])))
 
 
 def unfit(rank: int) -> InputError:
@@ -130,6 +168,29 @@ class Rails:
             self.exchange(self.between(there[0], there[1]), lane)
         members.meet("connection")
 
+    def connect_nodes(self) -> None:
+        """Be ready to exchange rows with every rank of the other nodes, on all lanes: NCCL connects
+        two ranks in what they exchange first, and then kernels may be waiting for them; collective
+        over all ranks.
+
+        Raises:
+            HopTimeoutError, NetworkError: a rank has not come in time.
+        """
+        members, topology = self._members, self._members.topology
+        own, device = topology.node(members.rank), members.device
+        there = torch.zeros(2, topology.num_ranks, 1, dtype=torch.uint8, device=device)
+        sends, receives = (
+            tuple(
+                Rows(peer, (rows[peer],))
+                for peer in range(topology.num_ranks)
+                if topology.node(peer) != own
+            )
+            for rows in there
+        )
+        for lane in range(len(self._lanes)):
+            self.exchange(StartRound(0, 0, sends, receives), lane)
+        members.meet("connection")
+
     def divide_among(self, num_lanes: int) -> None:
         """Divide large exchanges of lists that are made later among so many communicators;
         collective as `open_lanes`."""
@@ -161,32 +222,48 @@ class Rails:
         ``is_told`` kernels before and behind it write the words. ``beside``: how it travels beside
         the list; ``lane``: which communicator carries it."""
         transfers = self._transfers(what, is_told, beside, lane) if self._is_gpu else None
-        return Exchange(transfers, partial(self._wait_for, what), (what, beside))
+        return Exchange(transfers, partial(self._wait_for, what), (what, beside), lane)
+
+    def blank(self, memory: Tensor, beside: Beside | None = None, lane: int = 0) -> Blank:
+        """One of ``memory``, uint8 [bytes], that is filled in before each call."""
+        none = StartRound(0, 0, (), ())
+        transfers = self._transfers(none, True, beside, lane) if self._is_gpu else None
+        return Blank(self, transfers, memory, beside, lane)
 
     def exchange(self, what: StartRound, lane: int = 0) -> None:
         """Post it; the current stream goes on when it has ended. As `submit`."""
         command = self.command(what, lane=lane)
         self.submit(CommandList(self._members.device, [command]), as_numbers(()))
 
-    def submit(
-        self,
-        commands: CommandList,
-        numbers: Numbers,
-        stream: int | None = None,
-        turn: Turn | None = None,
-    ) -> None:
+    def submit(self, commands: CommandList, numbers: Numbers) -> None:
         """Enqueue a list with exchanges of this rail, as `CommandList.submit` does.
 
         Raises:
             HopTimeoutError, NetworkError: a rank has ended, or on the CPU does not come in time.
             ClosedError: the group has been destroyed.
         """
-        self._group()
+        self.group()
         try:
-            commands.submit(numbers, stream, turn)
+            commands.submit(numbers)
         except NcclError as error:
-            self._is_watched = False
-            raise self._explain(time.monotonic(), error) from error
+            raise self.explained(error) from error
+
+    def explained(self, error: NcclError) -> FuscoRuntimeError:
+        """What an exchange that could not be posted means."""
+        self._is_watched = False
+        return self._explain(time.monotonic(), error)
+
+    def group(self, lane: int = 0) -> dist.ProcessGroup:
+        """The ranks' group of a lane, with its communicator, which ends with it.
+
+        Raises:
+            ClosedError: it has been destroyed.
+        """
+        known = self._lanes[lane]
+        group = known() if known is not None else None
+        if group is None or dist.GroupMember.WORLD is None:
+            raise ClosedError("the process group")
+        return group
 
     def under_way(self) -> int:
         """Which exchange the device is waiting for, by its number; 0 if for none."""
@@ -204,7 +281,7 @@ class Rails:
     def listen(self, listener: Listener) -> None:
         """Let it hear of a loss before the GPU goes on without what was lost."""
         for lane in range(len(self._lanes) if self._is_gpu else 0):
-            listen(self._group(lane), listener)
+            listen(self.group(lane), listener)
 
     def abort(self, loss: FuscoRuntimeError) -> None:
         """A rank is lost: let the GPU, which may wait for what it should have sent, go on without.
@@ -212,14 +289,6 @@ class Rails:
         for group in self._lanes if self._is_gpu else ():
             if group is not None:
                 abort(group, self._members.device, loss)
-
-    def _group(self, lane: int = 0) -> dist.ProcessGroup:
-        """The ranks' group of a lane, with its communicator, which ends with it."""
-        known = self._lanes[lane]
-        group = known() if known is not None else None
-        if group is None or dist.GroupMember.WORLD is None:
-            raise ClosedError("the process group")
-        return group
 
     def _transfers(
         self,
@@ -235,7 +304,7 @@ class Rails:
                 if part.nbytes:
                     made.append(Transfer(part.data_ptr(), part.nbytes, peer, is_sent))
         return Transfers(
-            ctypes.pointer(communicator_of(self._group(lane), self._members.device)),
+            ctypes.pointer(communicator_of(self.group(lane), self._members.device)),
             0 if is_told else ctypes.addressof(self._number),
             0 if is_told else self._words.address,
             len(made),
@@ -247,7 +316,7 @@ class Rails:
         """Carry it out by gloo."""
         if self.is_in_vain:
             raise unfit(self._members.rank)
-        group, started = self._group(), time.monotonic()
+        group, started = self.group(), time.monotonic()
         awaited: int | None = None
         try:
             works = post(group, what)

@@ -26,10 +26,10 @@ from fuscoc_runtime.demo.verify import (
 )
 from fuscoc_runtime.engine.handle import Handle, HopStats
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
-from fuscoc_runtime.engine.trace import Span
 from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.face.complexes import as_complex
 from fuscoc_runtime.face.shuffle import Shuffle
+from fuscoc_runtime.kernels.trace import Span
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.declared import FieldSpec
 from fuscoc_runtime.reference import RankData, RankResult, RankRows

@@ -21,6 +21,8 @@ from fuscoc_runtime.engine.arguments import Checker, Shape
 from fuscoc_runtime.engine.row_kernels import settle_places
 from fuscoc_runtime.errors import FuscoRuntimeError, PlaceOverlapError, PlaceRangeError
 from fuscoc_runtime.kernels.loader import address, load_kernel
+from fuscoc_runtime.kernels.trace import Tracer
+from fuscoc_runtime.kernels.traced import traced
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import IntoSpec, ShuffleSpec
 from fuscoc_runtime.plan.explain import coordinates, explain_place
@@ -67,6 +69,7 @@ class Into:
         device: torch.device,
         *,
         raises: bool,
+        tracer: Tracer | None = None,
     ) -> None:
         assert shuffle.into is not None
         self.spec: IntoSpec = shuffle.into
@@ -78,7 +81,8 @@ class Into:
         self._checker = Checker(replace(shuffle, declared=declared), rank, num_ranks, device)
         kernel = artifact.kernels[self.spec.kernel]
         path, code = artifact.kernel_file(kernel), artifact.code[kernel.file]
-        self._kernel = load_kernel(path, kernel, code, interpreted=device.type == "cpu")
+        loaded = load_kernel(path, kernel, code, interpreted=device.type == "cpu")
+        self._kernel = traced(loaded, tracer)
         self.latest: Tensor | None = None
         self._lost = torch.zeros(2, dtype=torch.int64, device=device)
 

@@ -16,9 +16,9 @@ from fuscoc_runtime.engine.arguments import Checker
 from fuscoc_runtime.engine.lanes import Lanes
 from fuscoc_runtime.engine.places import Places
 from fuscoc_runtime.engine.row_fields import row_fields
-from fuscoc_runtime.engine.trace import Tracer
 from fuscoc_runtime.engine.waits import Waits
 from fuscoc_runtime.kernels.loader import Kernel, load_kernel
+from fuscoc_runtime.kernels.trace import Tracer
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.program import Program
 from fuscoc_runtime.manifest.schema import ShuffleSpec
@@ -98,7 +98,7 @@ class Machine:
         num_programs: int,
         *,
         model: CostModel | None = None,
-        trace: bool = False,
+        tracer: Tracer | None = None,
     ) -> None:
         self.shuffle = shuffle
         self.context = PlanContext(shuffle, topology, rank, device, model)
@@ -123,7 +123,7 @@ class Machine:
         self.owners: Tensor | None = None
         self.plan = _baked(artifact, shuffle, topology, rank, device)
         self.lanes = Lanes(device)
-        self.tracer = Tracer(rank, device, enabled=trace)
+        self.tracer = tracer or Tracer(rank, device, enabled=False)
         self.ring_slots = RING_SLOTS
         self._rings: dict[str, Tensor] = {}
         self._epochs: Counter[int] = Counter()

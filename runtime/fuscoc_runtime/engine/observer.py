@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.kernels.trace import Tracer
 from fuscoc_runtime.plan.links import Link
 
 _log = logging.getLogger("fuscoc.runtime")
@@ -30,7 +31,13 @@ class Tally:
 
 
 class Observer:
-    """Told of every call of one engine, whoever makes it; ``name`` is for messages."""
+    """Told of every call of one engine, whoever makes it; ``name`` is for messages.
+
+    Attributes:
+        stream: that of asynchronous calls, if there have been any on a GPU.
+    """
+
+    stream: Any = None
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -75,6 +82,26 @@ class Observer:
     def failed_at_exit(self, error: Exception) -> None:
         """What nobody is left to be told otherwise."""
         _log.error("%s: %s", self.name, error)
+
+
+class TracedObserver(Observer):
+    """Lets calls be spans of what the host does."""
+
+    def __init__(self, name: str, tracer: Tracer) -> None:
+        super().__init__(name)
+        self._tracer = tracer
+
+    def begins_dispatch(self) -> float:
+        self._tracer.settle_so_far()
+        return super().begins_dispatch()
+
+    def dispatched(self, handle: Any, started: float) -> None:
+        super().dispatched(handle, started)
+        self._tracer.host_since("dispatch", started)
+
+    def combined(self, started: float) -> None:
+        super().combined(started)
+        self._tracer.host_since("combine", started)
 
 
 def _outdate(lent: Sequence[Tensor]) -> None:

@@ -22,7 +22,6 @@ from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.probe import link_between
 from fuscoc_runtime.engine.streams import call_order
-from fuscoc_runtime.engine.trace import Span
 from fuscoc_runtime.engine.waits import Patience
 from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
 from fuscoc_runtime.manifest.artifact import Artifact
@@ -41,7 +40,6 @@ class ProcessEngine:
             are used.
         model: what the network is taken to do; see ``PlanContext``.
         measures: whether to replace the network's part of it by measurements.
-        trace: whether to collect spans.
         reply: brings back the rows of the shuffle's reply, if it has one.
 
     Attributes:
@@ -61,7 +59,6 @@ class ProcessEngine:
         *,
         model: CostModel,
         measures: bool = False,
-        trace: bool = False,
         reply: ProcessEngine | None = None,
     ) -> None:
         self.members, self.reply = members, reply
@@ -74,7 +71,7 @@ class ProcessEngine:
             members.device,
             num_programs,
             model=model,
-            trace=trace,
+            tracer=members.tracer,
         )
         if reply is not None:
             self.machine.answered_by(reply.machine)
@@ -140,12 +137,6 @@ class ProcessEngine:
     def is_stuck(self) -> bool:
         """Whether work of this GPU may wait for a lost rank for ever."""
         return self.loss is not None or (self.reply is not None and self.reply.is_stuck)
-
-    @property
-    def spans(self) -> Sequence[Span]:
-        """What this rank did when; nothing unless it was opened to trace."""
-        answered = () if self.reply is None else self.reply.spans
-        return [*self.machine.tracer.spans, *answered]
 
     @property
     def window_bytes(self) -> int:

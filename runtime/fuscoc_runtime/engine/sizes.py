@@ -208,7 +208,7 @@ def worst_capacity(shuffle: ShuffleSpec, num_ranks: int, max_sources: int) -> in
     many as there are keys if these are distinct, and every padding."""
     target = shuffle.program.target
     assert isinstance(target, PackedSlots)
-    segments, fanout = num_ranks * max_sources, shuffle.program.fanout
+    segments, fanout = num_ranks * max_sources, shuffle.program.num_points_each(num_ranks)
     keys = target.num_keys
     if target.placement.kind != "table":
         keys = -(-keys // target.group // num_ranks) * target.group

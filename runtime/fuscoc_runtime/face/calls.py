@@ -58,10 +58,9 @@ def dispatch(
     """``Shuffle.dispatch``: rows and handle, and an event with ``async_op``."""
     repeats = executor.repeats
     if repeats is not None and handle is None and after is None and not is_dynamo_compiling():
-        # Rows are views of a window, which such hooks would save unchecked.
-        done = None if saves_unchecked() else executor.repeat_dispatch(fields, named, async_op)
+        done = repeats.dispatch(fields, named, async_op)
         if done is not None:
-            return done if async_op else done[:2]
+            return done
     _check_after(executor, after, async_op)
     fields, named = as_reals(executor.spec.declared.source.fields, fields, named)
 
@@ -191,9 +190,9 @@ def combine(
     """``Shuffle.combine``: the result, and an event with ``async_op``."""
     repeats = executor.repeats_back
     if repeats is not None and not inputs and after is None and not is_dynamo_compiling():
-        done = executor.repeat_combine(rows, handle, async_op)
+        done = repeats.combine(rows, handle, async_op)
         if done is not None:
-            return done if async_op else done[0]
+            return done
     _check_after(executor, after, async_op)
     specs = executor.spec.back.declared.source.fields
     rows = rows_as_reals(specs, rows)

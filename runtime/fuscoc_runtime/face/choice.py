@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fuscoc_runtime.engine.node.crossing import crossing
-from fuscoc_runtime.engine.node.flow_rails import have_ways
+from fuscoc_runtime.engine.node.places import MOST_FLOWING, have_ways, may_flow
 from fuscoc_runtime.engine.node.slabs import (
     MOST_SENT,
     bytes_sent,
@@ -15,8 +15,9 @@ from fuscoc_runtime.engine.node.slabs import (
 )
 from fuscoc_runtime.engine.sizes import fixed_length, fixed_sources
 from fuscoc_runtime.errors import DivisorError
+from fuscoc_runtime.face.options import ENGINE_VARIABLE
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
-from fuscoc_runtime.room import LEAST, MOST, num_slot_bits, room_for
+from fuscoc_runtime.room import LEAST, MOST, MOST_DESTINATIONS, num_slot_bits, room_for
 from fuscoc_runtime.topology import Topology
 
 MAX_SLAB_BYTES = 64 << 20
@@ -68,8 +69,11 @@ def choose_triton(
 ) -> NodeSpec | str:
     """The Triton kernels for memory of a fixed size, or the reason for not using any. Between nodes
     they need ``max_sources``."""
+    shuffle = shuffle.among(topology.num_ranks)
     if shuffle.node is None:
         return shuffle.node_note or "its artifact has no Triton kernels for one node"
+    if (problem := _beyond_a_program(shuffle)) is not None:
+        return problem
     if topology.num_nodes > 1:
         if max_sources is None:
             return f"there are {topology.num_nodes} nodes, and nobody says how large calls are"
@@ -86,16 +90,16 @@ def choose_static(
     shuffle: ShuffleSpec,
     topology: Topology,
     gpu: Gpu | None,
-    traces: bool,
-    num_programs: int | None,
+    wanted: str | None = None,
 ) -> int | str:
     """The source segments that memory of a fixed size has room for in calls without `max_sources`,
     whose number ranks alone decide; or the reason for not taking it."""
-    return _beyond_fused(gpu, traces, num_programs) or static_sources(shuffle, topology)
+    return _beyond_fused(gpu, wanted) or static_sources(shuffle, topology)
 
 
 def static_sources(shuffle: ShuffleSpec, topology: Topology) -> int | str:
     """Those of ``choose_static``, wherever kernels run."""
+    shuffle = shuffle.among(topology.num_ranks)
     program, node = shuffle.program, shuffle.node
     if not program.is_static:
         return "calls decide its sizes"
@@ -107,6 +111,8 @@ def static_sources(shuffle: ShuffleSpec, topology: Topology) -> int | str:
         return "its rows go on into memory of the caller's"
     if topology.num_nodes == 1 and node.pieces is None:
         return "its plan is made once, and then its host waits for nothing"
+    if topology.num_nodes > 1 and have_ways(program.exchange, topology):
+        return "between nodes its policy chooses the ways of its rows"
     try:
         fixed_length(shuffle, topology.num_ranks)
     except DivisorError:
@@ -118,12 +124,11 @@ def choose_exact(
     shuffle: ShuffleSpec,
     topology: Topology,
     gpu: Gpu | None,
-    traces: bool,
-    num_programs: int | None,
+    wanted: str | None = None,
 ) -> NodeSpec | str:
-    """The same kernels for calls whose sizes are exact, or the reason for the general engine."""
-    reason = _beyond_fused(gpu, traces, num_programs)
-    if reason is not None:
+    """The same kernels for calls whose sizes are exact, or the reason for the general engine, which
+    may be the one that is ``wanted``."""
+    if (reason := _beyond_fused(gpu, wanted)) is not None:
         return reason
     if topology.num_nodes == 1 and shuffle.program.is_static:
         return "its plan is made once, and then its host waits for nothing"
@@ -132,34 +137,42 @@ def choose_exact(
 
 def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
     """Those of ``choose_exact``, wherever they run."""
+    shuffle = shuffle.among(topology.num_ranks)
+    if (problem := _beyond_a_program(shuffle)) is not None:
+        return problem
     if shuffle.program.is_compact and shuffle.reply is not None and shuffle.segments_answered > 1:
         return "its target is compact, and rows of its reply, for several each, are not counted"
     if topology.num_nodes == 1 or shuffle.node is None:
         if shuffle.node is not None and shuffle.node.pieces is not None:
             return "inside a node its pieces are planned in memory of a fixed size"
         return choose_triton(shuffle, topology)
-    if have_ways(shuffle.program.exchange, topology):
-        target = shuffle.program.target
-        if topology.ranks_per_node > LEAST:
+    most = MOST_FLOWING
+    if not may_flow(shuffle, topology):
+        most = MOST_SENT
+        if have_ways(shuffle.program.exchange, topology):
+            if shuffle.reply is not None:
+                return "between nodes its policy is of rows that a reply answers, uncounted"
             return f"between nodes of more than {LEAST} ranks its policy wants the hosts' plan"
-        if target.kind == "dense" or target.capacity is not None or shuffle.reply is not None:
-            return "between nodes its policy wants a plan before they know whether rows move"
     node = shuffle.node.between or shuffle.node
     return (
-        _between_nodes(shuffle, topology)
-        or _beyond_slabs(shuffle, node, topology, 1, MOST_SENT)
-        or node
+        _between_nodes(shuffle, topology) or _beyond_slabs(shuffle, node, topology, 1, most) or node
     )
 
 
-def _beyond_fused(gpu: Gpu | None, traces: bool, num_programs: int | None) -> str | None:
+def _beyond_fused(gpu: Gpu | None, wanted: str | None) -> str | None:
     """Why calls without `max_sources` are the general engine's, whatever their shuffle is."""
     if gpu is None:
         return "interpreted, they take longer than the general engine's"
-    if traces:
-        return "the host sees no more of their calls than the start, so nothing can be traced"
-    if num_programs is not None:
-        return "`num_programs` is of the general engine's kernels"
+    if wanted is not None:
+        return f"${ENGINE_VARIABLE} is {wanted}"
+    return None
+
+
+def _beyond_a_program(shuffle: ShuffleSpec) -> str | None:
+    """Why one program cannot hold the points of a segment that goes to every rank."""
+    most = max(shuffle.program.fanout, shuffle.back.program.fanout)
+    if most > MOST_DESTINATIONS:
+        return f"a segment has {most} destinations, more than {MOST_DESTINATIONS}"
     return None
 
 

@@ -28,15 +28,15 @@ from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.into_repeats import IntoRepeats
 from fuscoc_runtime.engine.node.maps import NodeMaps
 from fuscoc_runtime.engine.node.repeats import Repeats
-from fuscoc_runtime.engine.observer import Observer
+from fuscoc_runtime.engine.observer import Observer, TracedObserver
 from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.engine.streams import communication_stream
-from fuscoc_runtime.engine.trace import Span, write_trace
 from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
 from fuscoc_runtime.face import ops
 from fuscoc_runtime.face.open import Engine
 from fuscoc_runtime.face.stats import Memory, ShuffleStats, shuffle_stats
 from fuscoc_runtime.face.traced import has_complex_fields
+from fuscoc_runtime.kernels.trace import Span, write_trace
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import keys_of_rank
 
@@ -64,10 +64,11 @@ class Executor:
     ) -> None:
         self.engine, self.spec, self.into = engine, spec, into
         members = engine.members
-        self.observer = Observer(f"{spec.name} on rank {members.rank} of {members.topology}")
+        name = f"{spec.name} on rank {members.rank} of {members.topology}"
+        tracer = members.tracer
+        self.observer = Observer(name) if tracer is None else TracedObserver(name, tracer)
         self.observer.tally.nodes = members.nodes
         self.observer.tally.link = None if isinstance(engine, NodeEngine) else engine.link
-        self._stream: Any = None
         node = engine.node if isinstance(engine, NodeEngine) else None
         if spec.program.target.kind == "dense":  # has as many slots as a call says
             node = None
@@ -88,9 +89,9 @@ class Executor:
         self.repeats: Repeats | None = None
         self.repeats_back: Repeats | None = None
         if isinstance(engine, NodeEngine) and into is None and not has_complex_fields(spec):
-            self.repeats = self.repeats_back = Repeats.of(engine)
+            self.repeats = self.repeats_back = Repeats.of(engine, self.observer)
             if engine.reply is not None:
-                self.repeats_back = Repeats.of(engine.reply)
+                self.repeats_back = Repeats.of(engine.reply, self.observer)
         self.into_repeats: IntoRepeats | None = None
         if isinstance(engine, NodeEngine) and into is not None and not has_complex_fields(spec):
             self.into_repeats = IntoRepeats.of(engine, into)
@@ -129,22 +130,6 @@ class Executor:
             self.repeats.remember_dispatch(fields, named, done.handle)
         return rows, done.handle
 
-    def repeat_dispatch(
-        self, fields: Sequence[Any], named: Mapping[str, Any], is_beside: bool
-    ) -> tuple[Tensor, Any, Event] | None:
-        """`dispatch`, and `beside`, where an earlier one is known whose arguments were alike."""
-        assert self.repeats is not None
-        started = self.observer.begins_dispatch()
-        found = self.repeats.dispatch(fields, named, is_beside)
-        if found is None:
-            return None
-        handle, end = found
-        self._stream = self.repeats.stream if is_beside else self._stream
-        self.observer.dispatched(handle, started)
-        rows = self.repeats.window.detach()
-        self.observer.lend((rows,))
-        return rows, handle, end
-
     def repeat_into(
         self, fields: Sequence[Any], named: Mapping[str, Any]
     ) -> tuple[Tensor, NodeHandle] | None:
@@ -165,19 +150,6 @@ class Executor:
             self.repeats_back.remember_combine(rows, handle)
         return result
 
-    def repeat_combine(
-        self, rows: Any, handle: Any, is_beside: bool
-    ) -> tuple[Tensor, Event] | None:
-        """`combine`, and `beside`, where an earlier one is known whose arguments were alike."""
-        assert self.repeats_back is not None
-        started = time.perf_counter()
-        found = self.repeats_back.combine(rows, handle, is_beside)
-        if found is None:
-            return None
-        self._stream = self.repeats_back.stream if is_beside else self._stream
-        self.observer.combined(started)
-        return found
-
     def check(self) -> None:
         """Wait for all calls so far, and raise what went wrong on this rank."""
         self.engine.check()
@@ -194,14 +166,14 @@ class Executor:
         engine, device = self.engine, self.engine.members.device
         if device.type != "cuda":
             return call(), Event()
-        self._stream = communication_stream(device)
+        stream = self.observer.stream = communication_stream(device)
         current = torch.cuda.current_stream(device)
-        self._stream.wait_event(after if after is not None else current.record_event())
+        stream.wait_event(after if after is not None else current.record_event())
         waiting = engine.unfinished() if isinstance(engine, ProcessEngine) else nullcontext()
-        with torch.cuda.stream(self._stream), waiting:
+        with torch.cuda.stream(stream), waiting:
             result = call()
-            end = self._stream.record_event()
-        _used_on(self._stream, given)
+            end = stream.record_event()
+        _used_on(stream, given)
         _used_on(current, result)
         return result, Event(end, given)
 
@@ -214,8 +186,8 @@ class Executor:
         self.engine.settle()
         if self.into is not None:
             self.into.check()
-        if self._stream is not None:
-            torch.cuda.current_stream(self.engine.members.device).wait_stream(self._stream)
+        if (stream := self.observer.stream) is not None:
+            torch.cuda.current_stream(self.engine.members.device).wait_stream(stream)
         return shuffle_stats(self.observer.tally, self.into)
 
     def memory(self) -> Memory:
@@ -224,8 +196,13 @@ class Executor:
 
     @property
     def spans(self) -> Sequence[Span]:
-        """What this rank did when; nothing unless it was opened to trace."""
-        return self.engine.spans if isinstance(self.engine, ProcessEngine) else ()
+        """What this rank did when in all calls so far; nothing unless it was opened to trace. Waits
+        for their end, unless a rank is lost."""
+        tracer = self.engine.members.tracer
+        if tracer is None:
+            return ()
+        tracer.settle(waits=not self.engine.is_stuck)
+        return [*tracer.spans]
 
     def save_trace(self, path: str | Path) -> None:
         """Write the spans of all ranks; collective, and rank 0 writes."""

@@ -22,8 +22,9 @@ from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
 from fuscoc_runtime.engine.node.exact import ExactNode
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
-from fuscoc_runtime.engine.node.flow_rails import FlowRails, have_ways
+from fuscoc_runtime.engine.node.flow_rails import FlowRails
 from fuscoc_runtime.engine.node.pieces import PiecesNode
+from fuscoc_runtime.engine.node.places import may_flow
 from fuscoc_runtime.engine.node.ragged import Extents, ragged_evaluator
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.state import NodeKernels
@@ -45,9 +46,9 @@ from fuscoc_runtime.face.options import Options
 from fuscoc_runtime.kernels.commands import prepare
 from fuscoc_runtime.kernels.cuda import kernels_capability
 from fuscoc_runtime.kernels.nccl import NcclError
+from fuscoc_runtime.kernels.trace import Tracer
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
-from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.links import NIC_BANDWIDTH, cost_model
 from fuscoc_runtime.topology import Topology
@@ -87,7 +88,10 @@ def open_engine(
     gpu = _gpu(device)
     cuda_gpu = gpu and replace(gpu, capability=kernels_capability(gpu.capability))
     members = _members(artifact, shuffle, group, topology, device, options, cuda_gpu)
+    if options.trace:
+        members = replace(members, tracer=Tracer(members.rank, members.device, enabled=True))
     check_bounds_of_all(shuffle, members.topology.num_ranks)
+    shuffle = shuffle.among(members.topology.num_ranks)
     is_static = options.max_sources is None
     max_sources = options.max_sources if not is_static else _static(shuffle, members, gpu, options)
     kernels: CudaVariant | NodeSpec | str
@@ -101,11 +105,6 @@ def open_engine(
             _log.info("%s: no CUDA kernels: %s", shuffle.name, kernels)
         kernels = choose_triton(shuffle, members.topology, max_sources)
     if max_sources is not None and not isinstance(kernels, str):
-        if options.trace:
-            problem = (
-                "is given with max_sources, where the host sees no more of a call than its start"
-            )
-            raise OptionError("trace", problem)
         try:
             return _fixed_engine(
                 artifact, shuffle, members, options, kernels, max_sources, is_static
@@ -117,7 +116,7 @@ def open_engine(
         _log.warning(
             "%s: sizes are exact, and max_sources has no effect: %s", shuffle.name, kernels
         )
-    exact = choose_exact(shuffle, members.topology, gpu, options.trace, options.num_programs)
+    exact = choose_exact(shuffle, members.topology, gpu, options.engine)
     if isinstance(exact, str):
         return _general_engine(artifact, shuffle, members, options)
     return _exact_engine(artifact, shuffle, members, options, exact)
@@ -128,10 +127,10 @@ def _static(
 ) -> int | None:
     """The most source segments of a rank in calls whose sizes are known now; None if they are not,
     or if hosts of a node could not agree on a call without its GPUs."""
-    topology, given = members.topology, (options.trace, options.num_programs)
+    topology = members.topology
     if topology.num_nodes == 1 < topology.num_ranks and not members.is_one_host:
         return None
-    found = choose_static(shuffle, topology, gpu, *given)
+    found = choose_static(shuffle, topology, gpu, options.engine)
     return None if isinstance(found, str) else found
 
 
@@ -199,7 +198,7 @@ def _fixed_engine(
             node = RailNode(artifact, shuffle, kernels, *rest, _measures(members, options))
         else:
             node = triton_node(artifact, shuffle, kernels, *rest)
-        ragged = ragged_evaluator(artifact, shuffle, node)
+        ragged = ragged_evaluator(artifact, shuffle, node, members.tracer)
     if is_static:
         beside = replace(members, store=PrefixStore("general", members.store))
         general = partial(_general_engine, artifact, shuffle, beside, options)
@@ -231,21 +230,20 @@ def _exact_engine(
     general = partial(_general_engine, artifact, shuffle, beside, options)
     sms = sms_to_use(members.device, options.num_sms)
     has_rails = members.topology.num_nodes > 1
-    has_ways = has_rails and have_ways(shuffle.program.exchange, members.topology)
     if has_rails and members.device.type == "cuda":
-        _prepare_lists(members, plans=has_ways)
+        _prepare_lists(members)
     with current_device(members.device):
         node: ExactNode
         measures = _measures(members, options)
         make = partial(ExactRails, measures=measures) if has_rails else ExactNode
-        if has_ways:
+        if has_rails and may_flow(shuffle, members.topology):
             model = _cost_model(shuffle, options)
             node = FlowRails(artifact, shuffle, kernels, members, sms, model, measures)
         else:
             node = make(artifact, shuffle, kernels, members, sms)
         relation = shuffle.program.relation
         is_ragged = relation.extents_kernel is not None
-        extents = Extents(artifact, relation, members.device) if is_ragged else None
+        extents = Extents(artifact, relation, members.device, members.tracer) if is_ragged else None
         asking = ExactEngine(shuffle, members, node, general, extents=extents)
         if (reply := shuffle.reply) is not None:
             assert reply.node is not None, "kernels are there for both or none"
@@ -255,13 +253,10 @@ def _exact_engine(
     return asking
 
 
-def _prepare_lists(members: Membership, plans: bool = False) -> None:
-    """Load what hands calls of the Triton kernels to a GPU, and what ``plans`` the ways of rows,
-    before ranks wait for each other."""
+def _prepare_lists(members: Membership) -> None:
+    """Load what hands calls of the Triton kernels to a GPU, before ranks wait for each other."""
     try:
         prepare(exchanges=members.topology.num_nodes > 1)
-        if plans:
-            native.load()
     except (BuildError, NcclError) as error:
         raise PreparationError(members.rank, str(error)) from error
 
@@ -272,7 +267,8 @@ def open_into(artifact: Artifact, shuffle: ShuffleSpec, engine: Engine) -> Into 
         return None
     members = engine.members
     num_ranks, waits = members.topology.num_ranks, not isinstance(engine, NodeEngine)
-    return Into(artifact, shuffle, members.rank, num_ranks, members.device, raises=waits)
+    given = members.rank, num_ranks, members.device
+    return Into(artifact, shuffle, *given, raises=waits, tracer=members.tracer)
 
 
 def _answering(members: Membership) -> Membership:
@@ -285,7 +281,7 @@ def _general_engine(
 ) -> ProcessEngine:
     chosen = members.device
     sms = sms_to_use(chosen, options.num_sms)
-    programs = options.num_programs or (PROGRAMS_PER_SM * sms if sms else CPU_PROGRAMS)
+    programs = PROGRAMS_PER_SM * sms if sms else CPU_PROGRAMS
     reply = None
     if shuffle.reply is not None:
         reply = _general_engine(artifact, shuffle.reply, _answering(members), options)
@@ -296,7 +292,6 @@ def _general_engine(
         programs,
         model=_cost_model(shuffle, options),
         measures=_measures(members, options),
-        trace=options.trace,
         reply=reply,
     )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -12,9 +13,22 @@ from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.topology import Topology
 
 OVERLAP: Literal["overlap"] = "overlap"
+ENGINE_VARIABLE, GENERAL = "FUSCOC_ENGINE", "general"
 DEVICES = ("cpu", "cuda")
 MAX_TIMEOUT = 10**8
 """Seconds, three years: what PyTorch's waits can count."""
+
+
+def wanted_engine() -> str | None:
+    """That which ``$FUSCOC_ENGINE`` names for calls of exact sizes, if it does.
+
+    Raises:
+        OptionError: there is no such engine.
+    """
+    named = os.environ.get(ENGINE_VARIABLE)
+    if named and named != GENERAL:
+        raise OptionError(ENGINE_VARIABLE, f"is `{named}`; it must be {GENERAL}")
+    return named or None
 
 
 @dataclass(frozen=True)
@@ -26,7 +40,6 @@ class Options:
     """
 
     timeout: float | None
-    num_programs: int | None
     num_sms: int | Literal["overlap"] | None
     max_sources: int | None
     capacity: int | None
@@ -35,6 +48,7 @@ class Options:
     nic_bandwidth: float | None = None
     trace: bool = False
     zero_unused: bool = True
+    engine: str | None = field(default_factory=wanted_engine)
 
     def __post_init__(self) -> None:
         if self.timeout is not None:
@@ -45,7 +59,7 @@ class Options:
             check_count("num_sms", self.num_sms, 1, f", or {OVERLAP!r}")
         if self.max_sources is not None:
             check_count("max_sources", self.max_sources, 0)
-        for name in ("num_programs", "capacity", "slice_bytes"):
+        for name in ("capacity", "slice_bytes"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 1)
         check_count("num_handles", self.num_handles, 1)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.group import Group, process_group
 from fuscoc_runtime.engine.handle import refuse_to_pickle
-from fuscoc_runtime.engine.trace import Span
 from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, OptionError
 from fuscoc_runtime.face import calls
 from fuscoc_runtime.face.calls import AnyHandle
@@ -22,6 +21,7 @@ from fuscoc_runtime.face.open import Engine, sms_to_use
 from fuscoc_runtime.face.options import Options, as_device, as_topology
 from fuscoc_runtime.face.pool import Pool
 from fuscoc_runtime.face.stats import Memory, ShuffleStats
+from fuscoc_runtime.kernels.trace import Span
 from fuscoc_runtime.manifest.artifact import Artifact, load_artifact
 from fuscoc_runtime.topology import Topology
 
@@ -63,7 +63,6 @@ class Shuffle:
         timeout: seconds that a wait for another rank may take, about; default: the process group's
             own time-out, less a little. A rank that has ended is noticed after a second or two,
             whatever this is.
-        num_programs: programs of every Triton launch. Default: two for every SM.
         num_sms: SMs that kernels may use at a time; default: all. ``"overlap"``: few enough for
             work that runs beside them, such as GEMMs that take longer than the shuffle.
         max_sources: the most source segments that a rank will dispatch.
@@ -84,8 +83,9 @@ class Shuffle:
             rows, not as much as the capacity, and may hold anything, NaN too: for work that stops
             where the rows end, such as grouped GEMMs and what is done to every row alone. Has no
             effect but on packed targets of a fixed capacity that are not compact.
-        trace: whether to collect what ``save_trace`` writes; not with ``max_sources``, whose calls
-            the host only enqueues.
+        trace: whether to collect what ``save_trace`` writes. A call's kernels then begin one after
+            the other, each behind the end of the one before it. What a CUDA graph captures is left
+            out, with a note.
 
     All ranks pass the same numbers. Those from ``max_sources`` to ``num_handles`` only concern
     shuffles with kernels of fixed capacity, for which the manifest's ``cuda`` and ``node`` say what
@@ -110,7 +110,6 @@ class Shuffle:
         topology: Topology | str | None = None,
         device: torch.device | str | None = None,
         timeout: float | None = None,
-        num_programs: int | None = None,
         num_sms: int | Literal["overlap"] | None = None,
         max_sources: int | None = None,
         capacity: int | None = None,
@@ -135,7 +134,6 @@ class Shuffle:
             as_device(device),
             Options(
                 timeout,
-                num_programs,
                 num_sms,
                 max_sources,
                 capacity,
@@ -239,7 +237,7 @@ class Shuffle:
         it. If this rank raises InputError, the others go on without its rows. Without, inside one
         node of GPUs, that is so for a dispatch with a ``handle``: then nothing is moved.
         """
-        return calls.dispatch(self._executor, fields, named, handle, async_op, after)
+        return calls.dispatch(self._held or self._executor, fields, named, handle, async_op, after)
 
     def dispatch_fresh(
         self, *fields: Tensor, handle: AnyHandle | None = None, **named: Any
@@ -280,7 +278,7 @@ class Shuffle:
                 ``check`` raises RefusedCallError.
             HopTimeoutError: a rank ended or did not come in time.
         """
-        return calls.combine(self._executor, rows, handle, inputs, async_op, after)
+        return calls.combine(self._held or self._executor, rows, handle, inputs, async_op, after)
 
     def capacity_for(self, num_sources: int) -> int:
         """Slots that a rank needs if no rank dispatches more than ``num_sources`` source segments,
@@ -357,7 +355,7 @@ class Shuffle:
 
     @property
     def spans(self) -> Sequence[Span]:
-        """What this rank did when in all calls so far, with ``trace=True``."""
+        """What this rank did when in all calls so far, with ``trace=True``; waits for their end."""
         return self._executor.spans
 
     def save_trace(self, path: str | Path) -> None:

@@ -83,27 +83,27 @@ typedef struct {
     void *awaited;
 } command_t;
 
-/* Events around a list; each may be NULL. */
+/* A list. */
 typedef struct {
+    const calls_t *calls;
+    const command_t *commands;
+    i64 count;
+    i64 *numbers;       /* where launches find theirs */
+    i64 num_numbers;
+    i64 status;         /* of what has failed in the latest call */
+} list_t;
+
+/* What differs from call to call: a stream, events around the list, each of which may be NULL, and
+ * numbers. */
+typedef struct {
+    void *stream;
     void *before_on; /* the list begins when this stream has come as far as it is now, */
     void *before;    /* of which this event tells, */
     void *awaited;   /* and when this event has been recorded; */
     void *ended;     /* at its end this one is, */
     void *told;      /* and this one. */
-} turn_t;
-
-/* A list, and a call of it. */
-typedef struct {
-    const calls_t *calls;
-    const command_t *commands;
-    i64 count;
-    i64 *numbers;       /* where launches find theirs, */
-    const i64 *given;   /* which are these */
-    i64 num_numbers;
-    void *stream;
-    const turn_t *turn;
-    i64 status;         /* of what has failed */
-} submission_t;
+    i64 numbers[];
+} call_t;
 
 enum { WHOLE, LAUNCH, WORD, NETWORK, EVENT }; /* what has failed */
 
@@ -192,62 +192,94 @@ static int travel(const calls_t *calls, exchange_t *exchange, void *stream, int 
     return posted ? NETWORK : WORD;
 }
 
-static int carry_out(const calls_t *calls, const command_t *command, void *stream, int *status)
+/* Without events nothing is to ask for any. */
+#define INLINED inline __attribute__((always_inline))
+
+/* Record an event around the work of a command, if somebody asks when that was. */
+static inline int mark(const calls_t *calls, void *const *event, void *stream)
+{
+    return event ? calls->record(*event, stream) : 0;
+}
+
+/* `begun` and `ended`: where the events around its work are, or NULL. */
+static INLINED int carry_out(const calls_t *calls, const command_t *command, void *stream,
+                     void *const *begun, void *const *ended, int *status)
 {
     exchange_t *exchange = command->exchange;
     if (!exchange) {
         if (command->awaited && (*status = calls->wait(stream, command->awaited, 0)))
             return EVENT;
-        if (*command->programs > 0)
-            *status = launch(calls, command, stream);
-        return LAUNCH;
-    }
-    if (!exchange->stream)
-        return travel(calls, exchange, stream, status);
-    if (exchange->before &&
-        (*status = follow(calls, exchange->stream, exchange->before, stream)))
+        if (*command->programs <= 0)
+            return LAUNCH;
+        if ((*status = mark(calls, begun, stream)))
+            return EVENT;
+        if ((*status = launch(calls, command, stream)))
+            return LAUNCH;
+        *status = mark(calls, ended, stream);
         return EVENT;
-    int kind = travel(calls, exchange, exchange->stream, status);
+    }
+    void *own = exchange->stream ? exchange->stream : stream;
+    if (exchange->stream && exchange->before &&
+        (*status = follow(calls, own, exchange->before, stream)))
+        return EVENT;
+    if ((*status = mark(calls, begun, own)))
+        return EVENT;
+    int kind = travel(calls, exchange, own, status);
     if (*status)
         return kind;
-    *status = calls->record(exchange->after, exchange->stream);
+    *status = mark(calls, ended, own);
+    if (exchange->stream && !*status)
+        *status = calls->record(exchange->after, own);
     return EVENT;
 }
 
-static int begin(const calls_t *calls, const turn_t *turn, void *stream)
+static int begin(const calls_t *calls, const call_t *call)
 {
     int status = 0;
-    if (turn->before)
-        status = follow(calls, stream, turn->before, turn->before_on);
-    if (turn->awaited && !status)
-        status = calls->wait(stream, turn->awaited, 0);
+    if (call->before)
+        status = follow(calls, call->stream, call->before, call->before_on);
+    if (call->awaited && !status)
+        status = calls->wait(call->stream, call->awaited, 0);
     return status;
 }
 
-static int end(const calls_t *calls, const turn_t *turn, void *stream)
+static int end(const calls_t *calls, const call_t *call)
 {
-    int status = turn->ended ? calls->record(turn->ended, stream) : 0;
-    int told = turn->told ? calls->record(turn->told, stream) : 0;
+    int status = call->ended ? calls->record(call->ended, call->stream) : 0;
+    int told = call->told ? calls->record(call->told, call->stream) : 0;
     return status ? status : told;
 }
 
-/* Returns which call has failed, with its `status`; commands behind it are left out. */
-int fuscoc_submit(submission_t *whole)
+/* `marks`: NULL, or two events for every command. */
+static INLINED int submit(list_t *list, const call_t *call, void *const *marks)
 {
-    const calls_t *calls = whole->calls;
-    memcpy(whole->numbers, whole->given, (size_t)whole->num_numbers * sizeof *whole->given);
-    int status = begin(calls, whole->turn, whole->stream);
+    const calls_t *calls = list->calls;
+    memcpy(list->numbers, call->numbers, (size_t)list->num_numbers * sizeof *list->numbers);
+    int status = begin(calls, call);
     int failed = status ? EVENT : WHOLE;
-    for (i64 i = 0; i < whole->count && !failed; i++) {
-        int kind = carry_out(calls, whole->commands + i, whole->stream, &status);
+    for (i64 i = 0; i < list->count && !failed; i++) {
+        void *const *begun = marks ? marks + 2 * i : NULL;
+        void *const *ended = marks ? begun + 1 : NULL;
+        int kind =
+            carry_out(calls, list->commands + i, call->stream, begun, ended, &status);
         failed = status ? kind : WHOLE;
     }
     /* What is there of a list that has failed ends, too. */
-    int ended = end(calls, whole->turn, whole->stream);
+    int ended = end(calls, call);
     if (!failed && ended) {
         status = ended;
         failed = EVENT;
     }
-    whole->status = status;
+    list->status = status;
     return failed;
+}
+
+/* Returns which call has failed, with the `status` of the list; commands behind it are left out. */
+int fuscoc_submit(list_t *list, const call_t *call) { return submit(list, call, NULL); }
+
+/* The same, with two events for every command that are recorded before and behind its work, where it
+ * has some: on the stream that does it. */
+int fuscoc_submit_marked(list_t *list, const call_t *call, void *const *marks)
+{
+    return submit(list, call, marks);
 }

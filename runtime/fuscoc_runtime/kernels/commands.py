@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -31,7 +31,8 @@ _CLOSED = 2
 def library() -> ctypes.CDLL:
     """What carries out lists. Raises BuildError."""
     loaded = NativeLibrary("commands", (Path(__file__).with_name("commands.c"),)).load()
-    loaded.fuscoc_submit.argtypes = [_ADDRESS]
+    loaded.fuscoc_submit.argtypes = [_ADDRESS, _ADDRESS]
+    loaded.fuscoc_submit_marked.argtypes = [_ADDRESS, _ADDRESS, _ADDRESS]
     return loaded
 
 
@@ -115,11 +116,12 @@ class Transfers(ctypes.Structure):
 @dataclass(frozen=True, eq=False)
 class Exchange:
     """What is sent and received at a place in a list: on a GPU ``transfers``, on the CPU by a call.
-    ``held`` keeps memory that these name."""
+    ``held`` keeps memory that these name; ``lane`` is the number of the communicator."""
 
     transfers: Transfers | None
     carry_out_now: Callable[[], None]
     held: Any
+    lane: int = 0
 
     def carry_out(self, values: Mapping[str, int]) -> None:
         self.carry_out_now()
@@ -138,11 +140,30 @@ class Await:
 
 Command: TypeAlias = Launch | Exchange | Await
 Numbers: TypeAlias = "ctypes.Array[ctypes.c_int64]"
+"""Of a call, as C reads them: the words of a `Turn`, and behind them the numbers of a list, in the
+order of its names."""
+
+
+class Turn(NamedTuple):
+    """The stream of a call, and events around its list, by address; there need be none: the list
+    begins when the stream ``before_on`` has come as far as it is now, of which the event ``before``
+    tells, and when the event ``awaited`` has been recorded; ``ended`` and ``told`` are recorded at
+    its end."""
+
+    stream: int = 0
+    before_on: int = 0
+    before: int = 0
+    awaited: int = 0
+    ended: int = 0
+    told: int = 0
+
+
+TURN_WORDS = len(Turn._fields)
 
 
 def as_numbers(numbers: Sequence[int]) -> Numbers:
-    """Numbers of a list, in the order of its names, as C reads them."""
-    return (ctypes.c_int64 * len(numbers))(*numbers)
+    """Numbers of a list, in the order of its names, for a turn that is not known yet."""
+    return (ctypes.c_int64 * (TURN_WORDS + len(numbers)))(*Turn(), *numbers)
 
 
 def carry_out(commands: Iterable[Command], values: Mapping[str, int]) -> None:
@@ -151,23 +172,34 @@ def carry_out(commands: Iterable[Command], values: Mapping[str, int]) -> None:
         command.carry_out(values)
 
 
+def one_by_one(commands: Iterable[Command]) -> list[Command]:
+    """The same, of which none begins before all that the stream has before it has ended."""
+    return [replace(each, follows=False) if isinstance(each, Launch) else each for each in commands]
+
+
 class CommandList:
     """Commands for the current stream of ``device``, in order. Calls of one list take turns.
 
     Attributes:
         names: of the numbers that it takes.
+        native: the list as C has it; None on the CPU, and where more than its calls is wanted.
     """
 
-    def __init__(self, device: torch.device, commands: Sequence[Command]) -> None:
-        """Raises BuildError, and NcclError: what carries it out is missing."""
+    def __init__(
+        self, device: torch.device, commands: Sequence[Command], varied: Sequence[str] = ()
+    ) -> None:
+        """Names of numbers that are ``varied`` come first, those that it has no use for, too.
+
+        Raises BuildError, and NcclError: what carries it out is missing.
+        """
         self._device, self._commands = device, commands
         launches = [each for each in commands if isinstance(each, Launch)]
         taken = (name for each in launches for name in (each.programs, *each.arguments))
-        self.names = tuple(dict.fromkeys(taken))
-        self._native: NativeList | None = None
+        self.names = tuple(dict.fromkeys((*varied, *taken)))
+        self.native: NativeList | None = None
         if device.type == "cuda":
-            exchanges = any(isinstance(each, Exchange) for each in commands)
-            self._native = NativeList(commands, self.names, native_calls(exchanges))
+            self._calls = native_calls(any(isinstance(each, Exchange) for each in commands))
+            self.native = NativeList(commands, self.names, self._calls)
 
     def numbers(self, values: Mapping[str, int]) -> Numbers:
         """Those that it takes, of ``values``.
@@ -180,35 +212,31 @@ class CommandList:
         except KeyError as missing:
             raise KernelError(f"no value for {missing}") from None
 
-    def submit(self, numbers: Numbers, stream: int | None = None, turn: Turn | None = None) -> None:
+    def values(self, numbers: Numbers) -> dict[str, int]:
+        """These by name."""
+        return dict(zip(self.names, numbers[TURN_WORDS:], strict=True))
+
+    def submit(self, numbers: Numbers) -> None:
         """Enqueue all of it, with the numbers of `names`, or let a graph that the stream captures
-        have it. Addresses are of memory that lives until the stream has passed. On a GPU another
-        ``stream`` than the current one may be given, and what it awaits there, if it captures
-        nothing; on the CPU all that comes before has ended.
+        have it. Addresses are of memory that lives until the stream has passed. On the CPU all that
+        comes before has ended.
 
         Raises:
             NcclError: an exchange could not be posted, and nothing behind it.
             RuntimeError: the driver refuses.
         """
-        if self._native is None:
-            carry_out(self._commands, dict(zip(self.names, numbers, strict=True)))
+        if self.native is None:
+            carry_out(self._commands, self.values(numbers))
             return
-        if stream is None:
-            stream = torch._C._cuda_getCurrentRawStream(self._device.index)
-        is_captured = turn is None and torch._C._cuda_isCurrentStreamCapturing()
-        native = self._captured if is_captured else self._native
-        native.submit(numbers, stream, turn)
+        numbers[0] = torch._C._cuda_getCurrentRawStream(self._device.index)
+        is_captured = torch._C._cuda_isCurrentStreamCapturing()
+        (self._captured if is_captured else self.native).submit(numbers)
 
     @cached_property
     def _captured(self) -> NativeList:
         """The list for graphs: what else is recorded in one asks for its edges by a call that knows
         no programmatic ones."""
-        plain = [
-            replace(each, follows=False) if isinstance(each, Launch) else each
-            for each in self._commands
-        ]
-        assert self._native is not None
-        return NativeList(plain, self.names, self._native.calls)
+        return NativeList(one_by_one(self._commands), self.names, self._calls)
 
 
 class _Command(ctypes.Structure):
@@ -224,33 +252,15 @@ class _Command(ctypes.Structure):
     )
 
 
-class Turn(ctypes.Structure):
-    """Events around a list, by address, none of which has to be there: it begins when the stream
-    ``before_on`` has come as far as it is now, of which the event ``before`` tells, and when the
-    event ``awaited`` has been recorded; ``ended`` and ``told`` are recorded at its end."""
-
-    _fields_ = tuple(
-        (name, _ADDRESS) for name in ("before_on", "before", "awaited", "ended", "told")
-    )
-
-
-class _Submission(ctypes.Structure):
-    """All that C is given: a list, and what differs from call to call."""
-
+class _List(ctypes.Structure):
     _fields_ = (
         ("calls", _ADDRESS),
         ("commands", _ADDRESS),
         ("count", _COUNT),
         ("numbers", _ADDRESS),
-        ("given", _ADDRESS),
         ("num_numbers", _COUNT),
-        ("stream", _ADDRESS),
-        ("turn", _ADDRESS),
         ("status", _COUNT),
     )
-
-
-_ALONE = Turn()
 
 
 class NativeCalls(ctypes.Structure):
@@ -280,7 +290,11 @@ def native_calls(exchanges: bool) -> NativeCalls:
 
 
 class NativeList:
-    """A list as C has it. ``names`` are of its numbers; its kernels are loaded."""
+    """A list as C has it. ``names`` are of its numbers; its kernels are loaded.
+
+    Attributes:
+        at: where it is.
+    """
 
     def __init__(
         self, commands: Sequence[Command], names: Sequence[str], calls: NativeCalls
@@ -317,27 +331,31 @@ class NativeList:
                 )
             )
         self._commands = (_Command * len(made))(*made)
-        self._submission = _Submission(
+        self._list = _List(
             ctypes.addressof(calls),
             ctypes.addressof(self._commands),
             len(made),
             first,
-            num_numbers=len(names),
+            len(names),
         )
-        self._at, self._submit = ctypes.byref(self._submission), library().fuscoc_submit
+        self.at = ctypes.c_void_p(ctypes.addressof(self._list))
 
-    def submit(self, numbers: Numbers, stream: int, turn: Turn | None = None) -> None:
-        """With a number for each name. The interpreter's lock is given up: where a stream is full,
+    def submit(self, numbers: Numbers) -> None:
+        """With the numbers of a call. The interpreter's lock is given up: where a stream is full,
         behind kernels that wait for a lost rank, this lasts until another thread has ended these.
 
         Raises:
             RuntimeError: the driver refuses; NcclError, NCCL does.
         """
-        submission = self._submission  # calls of a list take turns
-        submission.given, submission.stream = ctypes.addressof(numbers), stream
-        submission.turn = ctypes.addressof(_ALONE if turn is None else turn)
-        failed = self._submit(self._at)
+        if failed := self._enqueue(numbers):
+            raise self.failure(failed)
+
+    def _enqueue(self, numbers: Numbers) -> int:
+        failed: int = library().fuscoc_submit(self.at, numbers)
+        return failed
+
+    def failure(self, failed: int) -> Exception:
+        """What to raise where C has returned that the latest call ``failed``."""
         if failed == _NETWORK:
-            raise nccl.NcclError(nccl.reason(submission.status))
-        if failed:
-            raise RuntimeError(f"{_FAILED[failed]} failed with CUDA error {submission.status}")
+            return nccl.NcclError(nccl.reason(self._list.status))
+        return RuntimeError(f"{_FAILED[failed]} failed with CUDA error {self._list.status}")

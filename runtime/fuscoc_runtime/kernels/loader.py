@@ -114,19 +114,25 @@ class Kernel:
 
 
 def load_kernel(
-    path: Path, spec: KernelSpec, code: bytes, *, interpreted: bool, room: int = LEAST
+    path: Path,
+    spec: KernelSpec,
+    code: bytes,
+    *,
+    interpreted: bool,
+    room: int = LEAST,
+    num_ranks: int = 1,
 ) -> Kernel:
     """Load a kernel from its module, whose text is ``code``; the file ``path`` is not read. It has
-    ``room`` for so many ranks of a node.
+    ``room`` for so many ranks of a node, and is for ``num_ranks`` of all nodes.
 
-    Every text is executed once for each mode and room: compiling into the same directory again
-    makes new modules, and kernels of the old ones stay what they were.
+    Every text is executed once for each mode and these numbers: compiling into the same directory
+    again makes new modules, and kernels of the old ones stay what they were.
 
     Raises:
         KernelError: Triton is missing, or the text has no such function, or one that takes
             something else.
     """
-    module = _load_module(path.resolve(), code, interpreted, room)
+    module = _load_module(path.resolve(), code, interpreted, room, num_ranks)
     function = getattr(module, spec.function, None)
     if function is None:
         raise KernelError(f"{path} has no kernel {spec.function}")
@@ -158,7 +164,9 @@ def load_device_kernel(
 
 
 @cache
-def _load_module(path: Path, code: bytes, interpreted: bool, room: int) -> ModuleType:
+def _load_module(
+    path: Path, code: bytes, interpreted: bool, room: int, num_ranks: int
+) -> ModuleType:
     """Execute the text of a kernel file.
 
     Triton reads the source through ``inspect``, some of it only when a kernel is first launched.
@@ -167,12 +175,12 @@ def _load_module(path: Path, code: bytes, interpreted: bool, room: int) -> Modul
     text, short = code.decode(), hashlib.sha256(code).hexdigest()[:16]
     file = str(path.with_name(f"{path.stem}@{short}.py"))
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    mode = f"{'interpreted' if interpreted else 'native'}_{room}"
+    mode = f"{'interpreted' if interpreted else 'native'}_{room}_{num_ranks}"
     name = f"fuscoc_runtime.kernels.loaded_{abs(hash(path)):x}_{short}_{mode}.{path.stem}"
     module = ModuleType(name)
     module.__file__ = file
     sys.modules[name] = module
-    with _in_mode(interpreted), device.having_room(room):
+    with _in_mode(interpreted), device.having_room(room, num_ranks):
         exec(compile(text, file, "exec"), vars(module))
         device.fix_keys(module)
     return module

@@ -220,6 +220,10 @@ class Program:
         """Domain points of every source segment."""
         return self.fanout * num_ranks if self.every_rank else self.fanout
 
+    def among(self, num_ranks: int) -> Program:
+        """The program of so many ranks, where every segment has a number of points."""
+        return replace(self, fanout=self.num_points_each(num_ranks), every_rank=False)
+
     @property
     def exchange(self) -> Rules:
         """The rules of the network hop."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fuscoc_runtime.manifest.declared import CastSpec, Declared, FieldSpec, InputSpec
 from fuscoc_runtime.manifest.program import Program
+from fuscoc_runtime.room import lanes_for, segments_of
 from fuscoc_runtime.scalar import Scalar
 
 
@@ -112,6 +113,11 @@ class NodeSpec:
         others = () if self.between is None else self.between.all_kernels
         return *self.kernels.values(), *others
 
+    def with_destinations(self, count: int) -> NodeSpec:
+        """The same where the printed text is told that every segment has so many points."""
+        segments = segments_of(self.tile["plan_points"], lanes_for(count)) * self.tile["plan_tiles"]
+        return replace(self, tile_sources=segments)
+
     def point_bytes(self, num_nodes: int) -> int:
         """Bytes that ranks of a node, of so many, tell each other of a point: its slot code and
         weight, or the code alone where rows are moved many at once, which have no weights."""
@@ -167,6 +173,16 @@ class ShuffleSpec:
     node_note: str | None = None
     reply: ShuffleSpec | None = None
     shares_plan: bool = False
+
+    def among(self, num_ranks: int) -> ShuffleSpec:
+        """The shuffle of so many ranks: where segments go to every rank, they have a number of
+        destinations there."""
+        if not self.program.every_rank:
+            return self
+        program, node = self.program.among(num_ranks), self.node
+        node = node and node.with_destinations(program.fanout)
+        reply = self.reply and self.reply.among(num_ranks)
+        return replace(self, program=program, node=node, reply=reply)
 
     @property
     def back(self) -> ShuffleSpec:

@@ -11,7 +11,7 @@ from fuscoc_runtime.native import NativeLibrary
 
 __all__ = ["PLAN", "BuildError", "is_there", "load"]
 
-NAMES = ("balance.c", "fast.c", "cost.c", "rounds.c", "carry.c", "choose.c", "network.c")
+NAMES = ("balance.c", "fast.c", "cost.c", "rounds.c", "carry.c", "choose.c", "network.c", "ways.c")
 PLAN = NativeLibrary(
     "plan",
     tuple(Path(__file__).with_name(name) for name in NAMES),
@@ -49,6 +49,8 @@ def load() -> ctypes.CDLL:
         [size] * 3 + [array] * 4 + [size, size] + [size, array] * 2 + [size] * 2 + [array] * 6
     )
     library.fuscoc_network.restype = size
+    library.fuscoc_ways.argtypes = [size] * 4 + [array] * 2 + [size] + [array] * 8
+    library.fuscoc_ways.restype = size
     return library
 
 

@@ -42,6 +42,19 @@ class NetworkArrays(NamedTuple):
     received: Int64Array
 
 
+class Stages(NamedTuple):
+    """``share``, ``carried`` and ``pairs`` of an ``Assignment``; ``tile``, ``peer``, ``begin`` and
+    ``end`` of a ``Schedule``."""
+
+    share: Int64Array
+    carried: bool
+    pairs: Int64Array
+    tile: Int64Array
+    peer: Int64Array
+    begin: Int64Array
+    end: Int64Array
+
+
 def rebalance(flows: Int64Array) -> tuple[Int64Array, Int64Array]:
     """FAST's sender balancing: flows [num_ranks, num_nodes] -> (share, tile).
 
@@ -168,6 +181,27 @@ def network(
         sides[0, :, :num_sent],
         sides[1, :, :num_received],
     )
+
+
+def ways(stages: Stages, rank: int) -> tuple[Int64Array, Int64Array, int, int, int]:
+    """What engine/node/ways.py says of ``rank``: parts of flows [2, num_nodes, ranks_per_node, 3],
+    moves [num_moves, 5] in so many legs, the most rows of any rank, and those handed over."""
+    num_stages, n = stages.peer.shape
+    m = len(stages.pairs) // n
+    parts = np.empty((2, n, m, 3), np.int64)
+    moves, found = np.empty((2 * m * num_stages, 5), np.int64), np.empty(3, np.int64)
+    num_legs = load().fuscoc_ways(
+        n,
+        m,
+        rank,
+        stages.carried,
+        *map(_address, (stages.share, stages.pairs)),
+        num_stages,
+        *map(_address, (stages.peer, stages.begin, stages.end, stages.tile)),
+        *map(_address, (parts[0], parts[1], moves, found)),
+    )
+    num_moves, most_rows, handed_over = found.tolist()
+    return parts, moves[:num_moves], num_legs, most_rows, handed_over
 
 
 def hand_over(

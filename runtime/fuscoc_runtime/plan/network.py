@@ -53,13 +53,15 @@ def plan_network_hop(ctx: PlanContext, census: Census) -> NetworkHop:
     return plan(ctx, demand, ctx.model if ctx.model is not None else cost_model(ctx.program))
 
 
-def plan_stages(demand: Demand, rules: Rules, model: CostModel, rank: int) -> Schedule:
+def plan_stages(demand: Demand, rules: Rules, model: CostModel, rank: int) -> native.Stages:
     """The stages of the network hop, by the policies of a shuffle; of some rows at least."""
-    if not is_native(rules):
-        return plan_network(demand, model, rules.forwarder, rules.schedule)
-    found = choose_natively(demand, rules, model, model.segment_bytes, rank)
-    assignment = Assignment(found.share, found.carried)
-    return Schedule(KINDS[found.kind], assignment, found.tile, *found.stages)
+    if is_native(rules):
+        found = choose_natively(demand, rules, model, model.segment_bytes, rank)
+        return native.Stages(found.share, found.carried, found.pairs, found.tile, *found.stages)
+    stages = plan_network(demand, model, rules.forwarder, rules.schedule)
+    made = stages.assignment
+    ranges = (np.ascontiguousarray(each) for each in (stages.peer, stages.begin, stages.end))
+    return native.Stages(made.share, made.carried, made.pairs, stages.tile, *ranges)
 
 
 def is_native(rules: Rules) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fuscoc.simulate.record import Leg, Record, Run, from_trace
-from fuscoc_runtime.engine.trace import Span, write_trace
+from fuscoc_runtime.kernels.trace import Span, write_trace
 from tests.simulate.explorer.pages import Element, parse, unpack
 from tests.simulate.explorer.records import RANK_KINDS, TITLE, make_record
 

@@ -63,8 +63,8 @@ def _counts(shuffle: ShuffleSpec, topology: Topology, rank: int) -> Tensor:
 
 def _other_nodes(shuffle: ShuffleSpec, topology: Topology, rank: int) -> Tensor:
     """The node that each point of a rank goes to, -1 if that is its own or none: int64
-    [num_sources, fanout]."""
-    target, fanout = shuffle.declared.target, shuffle.program.fanout
+    [num_sources, points of a segment]."""
+    target, fanout = shuffle.declared.target, shuffle.program.num_points_each(topology.num_ranks)
     assert target.kind == "dense"
     sizes = _sizes(shuffle, topology, rank)
     rest, indices = torch.arange(math.prod(sizes.values())), dict[str, Tensor]()

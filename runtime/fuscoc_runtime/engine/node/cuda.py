@@ -17,6 +17,7 @@ from fuscoc_runtime.engine.node.program import NodeProgram
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.kernels.cuda import CudaError, cubin, headers_digest, kernels_arch, load_kernels
+from fuscoc_runtime.kernels.trace import Tracer
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import CudaVariant, ShuffleSpec
 
@@ -37,7 +38,7 @@ def cuda_node(
         program = _compiled(artifact, shuffle, variant, device)
         members.meet("opening")  # a rank that has no kernels does not come
         schedule = Schedule(num_sms=num_sms or 0)
-        return new_node(program, limits, members.group, device, schedule)
+        return new_node(program, limits, members.group, device, schedule, members.tracer)
 
 
 def all_have_cuda(
@@ -72,17 +73,16 @@ def new_node(
     group: dist.ProcessGroup | None,
     device: torch.device,
     schedule: Schedule | None = None,
+    tracer: Tracer | None = None,
 ) -> CudaNode:
     """The kernels of a program among the ranks of ``group``; collective."""
-    if program.every_rank and group is not None:
-        num_ranks = dist.get_world_size(group)
-        program = replace(program, fanout=program.fanout * num_ranks, every_rank=False)
     kind = CudaNode if program.pieces is None else PiecesNode
-    return kind(program, limits, group, device, schedule)
+    return kind(program, limits, group, device, schedule, tracer)
 
 
 def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant) -> NodeProgram:
-    """What a `CudaNode` executes. Machine code made with other device headers is left out."""
+    """What a `CudaNode` executes of a shuffle among its ranks. Machine code made with other device
+    headers is left out."""
     program, headers = shuffle.program, headers_digest()
     assert shuffle.cuda is not None
     return NodeProgram(
@@ -108,7 +108,6 @@ def node_program(artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant)
         pieces=shuffle.cuda.pieces,
         apart_elems=program.runs[0].cell_elems if program.relation.apart else 0,
         ragged=program.relation.extents_kernel is not None,
-        every_rank=program.every_rank,
         looks_up=bool(program.inputs),
         by_table=program.target.kind == "packed" and program.target.placement.table is not None,
         cubins={

@@ -76,6 +76,8 @@ class NodeEngine:
 
     reply: NodeEngine | None = None
     results: ResultMemory | None = None
+    windows: list[range]
+    """Addresses of the rows that are lent, of those of what a reply answers, too."""
 
     def __init__(
         self,
@@ -99,12 +101,12 @@ class NodeEngine:
         self._out_of_step = 0  # and of that before a combine whose handle was none
         self.limits = node.limits
         self.order = call_order(device)
-        self._memory = {rows.untyped_storage().data_ptr() for rows in node.rows}
+        self.windows = [_storage(rows) for rows in node.rows]
         with current_device(device):
             self._watch = NodeWatch(node, shuffle, members) if asks is None else asks.watch
         if asks is not None:
             asks.reply = self
-            self._memory |= asks._memory
+            self.windows += asks.windows
         self.rows = {
             field.name: rows.view(len(rows), *field.shape)
             for field, rows in zip(shuffle.program.buffers["target"], self.node.rows, strict=True)
@@ -271,13 +273,13 @@ class NodeEngine:
 
     def can_combine(self, handle: NodeHandle) -> bool:
         """Whether a handle of this shuffle tells what peers combine."""
-        launched = self.current(handle.launched)
-        is_old = launched.entry.ticket <= self._out_of_step
-        return not (is_old or self.is_closed) and self.node.is_live(launched)
+        entry = self.current(handle.launched).entry
+        is_old = entry.ticket <= self._out_of_step
+        return not (is_old or self.is_closed) and self.node.rings.is_live(entry)
 
     def is_live(self, launched: Launched) -> bool:
         """Whether calls can still follow the routing of a dispatch."""
-        return self.node.is_live(launched)
+        return self.node.rings.is_live(launched.entry)
 
     def current(self, launched: Launched) -> Launched:
         """That by which they follow it."""
@@ -377,7 +379,7 @@ class NodeEngine:
 
     def lends(self, rows: Tensor) -> bool:
         """Whether rows lie in the window, where the next dispatch puts its own."""
-        return rows.untyped_storage().data_ptr() in self._memory
+        return _storage(rows) in self.windows
 
     def entered(self, entry: RingEntry) -> None:
         """A dispatch has taken its turn, refused or not."""
@@ -455,6 +457,12 @@ class NodeEngine:
     def _weight_input(self) -> str | None:
         weight = self.shuffle.program.weight
         return weight.name if weight is not None else None
+
+
+def _storage(tensor: Tensor) -> range:
+    """Addresses of the memory that it is a part of."""
+    whole = tensor.untyped_storage()
+    return range(whole.data_ptr(), whole.data_ptr() + whole.nbytes())
 
 
 def readable(tensor: Tensor) -> Tensor:

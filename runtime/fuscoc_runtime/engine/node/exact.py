@@ -75,8 +75,7 @@ class Known:
     @property
     def tensors(self) -> list[Tensor]:
         """All memory that it keeps."""
-        held = [self.segments, self.first_slots, *vars(self.launched).values()]
-        return [each for each in held if isinstance(each, Tensor)]
+        return [self.segments, self.first_slots, *self.launched.tensors]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +114,7 @@ class ExactNode:
         self.zeroes_results, self._fanout = node.places_results, shuffle.program.fanout
         self._members, device = members, members.device
         self.state, self.page = new_state(members.topology.num_ranks, device)
-        self.report = Report(device, program.num_ranks, self.is_judged)
+        self.report = Report(device, program.num_ranks, self.is_judged, members.tracer)
         num_words = num_routing_words(program.room)
         self._routing = torch.zeros(num_words, dtype=torch.int32, device=device)  # of combines
         self._programs = program.model(num_sms)
@@ -335,7 +334,7 @@ class ExactNode:
         begun = program.bits_of_cells(source)
         if begun is not None:
             values["begun"] = address(begun)
-        carry_out([*program.evaluating(), *program.planning()], values)
+        carry_out([*program.evaluating(), *program.planning(values)], values)
         if program.is_dense:
             agreed = {"call": table.data_ptr(), "joins": 1, "num_slots": launched.num_slots}
             self._agree.launch(agreed, 1)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.rails import Rails
+from fuscoc_runtime.engine.node.agreed import agree_on
 from fuscoc_runtime.engine.node.exact import ENTRY, MAX_POINTS, ExactNode, Known, Work
 from fuscoc_runtime.engine.node.places import Places
 from fuscoc_runtime.engine.node.rail_calls import (
@@ -32,6 +33,7 @@ from fuscoc_runtime.engine.node.rail_calls import (
     RailWork,
     Shared,
     Submitted,
+    answers_to,
     call_tag,
     new_work,
 )
@@ -42,14 +44,12 @@ from fuscoc_runtime.engine.node.slabs import MOST_SENT, Slabs, new_slab_memory
 from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.engine.node.triton_memory import (
     TritonMemory,
-    new_buffers,
     new_scratch,
-    new_segments,
 )
 from fuscoc_runtime.engine.node.triton_program import COMBINED
 from fuscoc_runtime.engine.probe import divide_slabs
 from fuscoc_runtime.engine.relation import Ragged
-from fuscoc_runtime.errors import FuscoRuntimeError, PreparationError
+from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
@@ -58,7 +58,8 @@ from fuscoc_runtime.plan.agree import attempt
 
 class ExactRails(ExactNode):
     """A shuffle among the ranks of several nodes; construction is collective over ``members``.
-    ``limits`` are of the segments that a rank takes on. It ``measures`` the network, or not."""
+    ``limits`` are of the segments that a rank takes on. It ``measures`` the network, or not, and
+    rows may travel as ``flows``, or in slabs alone."""
 
     rails: Rails
 
@@ -70,10 +71,11 @@ class ExactRails(ExactNode):
         members: Membership,
         num_sms: int | None,
         measures: bool,
+        flows: bool = False,
     ) -> None:
         self._shuffle, self._spec, self._topology = shuffle, node, members.topology
         self._is_one_round, self._num_nodes = members.is_one_host, members.topology.num_nodes
-        self._sizes = Places(shuffle, node, members.topology)
+        self._sizes = Places(shuffle, node, members.topology, flows)
         self._places = self._sizes.first  # of the next dispatch, on all ranks
         target = shuffle.program.target
         self.is_judged = target.kind == "dense" or target.capacity is not None
@@ -81,7 +83,7 @@ class ExactRails(ExactNode):
         super().__init__(artifact, shuffle, node, members, num_sms)
         self.rails = Rails(members, measures)
         divide_slabs(self.rails, members, MOST_SENT)
-        self._shared: Shared | None = self._new_shared(self._places)
+        self._shared: Shared | None = self._new_shared(self._places, self._with_rows(self._places))
         self._points: dict[int, PointExchange] = {}
         told = self._program.load("hop", "tell", ("told", "place"))
         self._kernels = {"again": self._again, "tell": self._tell, "told": told}
@@ -98,7 +100,7 @@ class ExactRails(ExactNode):
     @property
     def num_rounds(self) -> int:
         """Rounds in which rows of the next size cross the network."""
-        return len(self._calls_of(self._places).slabs.rounds)
+        return len(self._slabs_of(self._places).rounds)
 
     def new_work(self, num_sources: int, num_slots: int) -> RailWork | None:
         num_points = num_sources * self._fanout * self._topology.num_ranks
@@ -132,6 +134,7 @@ class ExactRails(ExactNode):
         }
         sizes = dict(zip(program.extents, extents, strict=True))
         given = self._given(source, kept, sizes, weights, ragged)
+        self._have_rows(work.places)
         while True:
             fits = num_sources <= work.places
             packed, says = (num_sources, 0) if fits else (0, num_sources)
@@ -197,35 +200,15 @@ class ExactRails(ExactNode):
         """
         assert isinstance(asked, RailKnown)
         assert self._shared is not None
-        program, places, own = self._program, asked.work.places // each, asked.num_sources // each
+        places = asked.work.places // each
         if places > self._shared.places:
             self._make_room(places, 0)
         if max(asked.slots) > self.limits.capacity:
             problem = self._grow(Limits(self.limits.max_sources, max(asked.slots)))
             if problem is not None:
                 raise problem
-        taken_on, fanout = self._num_nodes * places, self._fanout
-        buffers, segments = new_buffers(program, taken_on), new_segments(program, own)
-        work = RailWork(buffers, segments, {}, places, asked.work.own)
-        launched, come = asked.launched, asked.launched.weights
-        assert launched.sent is not None
-        launched = replace(
-            launched,
-            num_sources=taken_on,
-            codes=launched.codes.view(taken_on, fanout),
-            routing=buffers["routing"],
-            weights=None if come is None else come.view(taken_on, fanout),
-            sent=Sent(own, launched.sent.ranks.view(own, fanout)),
-        )
-        known = replace(
-            asked,
-            launched=launched,
-            sources=tuple(count // each for count in asked.sources),
-            segments=segments,
-            first_slots=buffers["first_slots"],
-            work=work,
-        )
-        self._adopt(known, asked, each, own)
+        known = answers_to(asked, self._program, each)
+        self._adopt(known, asked, each, known.num_sources)
         return known
 
     def combine(
@@ -254,6 +237,7 @@ class ExactRails(ExactNode):
 
     def refuse_dispatch(self, number: int) -> None:
         """Take the turn of a dispatch that plans without joining it."""
+        self._have_rows(self._places)
         self._refuse(self._places, RailCall(call_tag(number, number), None, 0, says=-1))
 
     def refuse_again(self, number: int, known: Known | None) -> None:
@@ -309,9 +293,9 @@ class ExactRails(ExactNode):
 
     def _follow_up(
         self, known: RailKnown, work: RailWork, call: RailCall, given: Mapping[str, int]
-    ) -> None:
+    ) -> Submitted:
         """A dispatch along a routing."""
-        self._calls_of(work.places).dispatch(work, call, given)
+        return self._calls_of(work.places).dispatch(work, call, given)
 
     def _points_between(self, places: int) -> PointExchange:
         if places not in self._points:
@@ -400,15 +384,19 @@ class ExactRails(ExactNode):
         if calls is None:
             assert self._shared is not None
             judged = {"most_slots": self._most_slots} if self.is_judged else {}
-            slabs = Slabs(
-                self._shuffle, self._spec, self._topology, places, self._shared.slabs,
-                self._is_one_round,
-            )  # fmt: skip
             calls = self._calls[places] = self._new_calls(
-                self._program, self.rails, slabs, self._memory, self._programs,
+                self._program, self.rails, self._slabs_of(places), self._memory, self._programs,
                 self._shared.scratch, self._words(judged), self._kernels, places,
             )  # fmt: skip
         return calls
+
+    def _slabs_of(self, places: int) -> Slabs:
+        assert self._shared is not None
+        has_rows = not self._sizes.are_flows(places)
+        return Slabs(
+            self._shuffle, self._spec, self._topology, places, self._shared.slabs,
+            self._is_one_round or not has_rows, has_rows=has_rows,
+        )  # fmt: skip
 
     def _new_calls(self, *given: Any) -> RailCalls:
         return RailCalls(*given)
@@ -416,11 +404,38 @@ class ExactRails(ExactNode):
     def _new_work(self, num_sources: int, places: int) -> RailWork:
         return new_work(self._program, num_sources, places)
 
-    def _new_shared(self, places: int) -> Shared:
+    def _with_rows(self, places: int) -> int:
+        """Of so many places those whose slabs have rows: all or none."""
+        return 0 if self._sizes.are_flows(places) else places
+
+    def _have_rows(self, places: int) -> None:
+        """Before a dispatch with so many places, fewer than those of earlier ones whose rows were
+        too many for slabs: have slabs with rows. Collective, as all ranks know."""
+        assert self._shared is not None
+        if self._with_rows(places) > self._shared.with_rows:
+            self._share(self._shared.places, places)
+
+    def _new_shared(self, places: int, with_rows: int) -> Shared:
         given = self._shuffle, self._spec, self._topology, places
-        slabs = new_slab_memory(*given, self._members.device)
+        slabs = new_slab_memory(*given, self._members.device, with_rows=with_rows)
         scratch = new_scratch(self._program, self._num_nodes * places)
-        return Shared(places, slabs, scratch, self._new_work(0, places))
+        return Shared(places, with_rows, slabs, scratch, self._new_work(0, places))
+
+    def _share(self, places: int, with_rows: int) -> None:
+        """Larger memory for all calls; collective over all ranks.
+
+        Raises:
+            FuscoRuntimeError: as `_make_room`.
+        """
+
+        def make() -> None:
+            if not self._program.interpreted:  # later rounds may be under way
+                torch.cuda.current_stream(self._members.device).synchronize()
+            self._calls.clear()
+            self._shared = None  # both at once might not fit
+            self._shared = self._new_shared(places, with_rows)
+
+        agree_on(self._members, attempt(self._members.rank, make))
 
     def _new_memory(self, limits: Limits) -> TritonMemory:
         self._calls: dict[int, RailCalls] = {}  # which are of other windows
@@ -434,35 +449,18 @@ class ExactRails(ExactNode):
         Raises:
             FuscoRuntimeError: a rank has none, as all of them say.
         """
-
-        def make() -> RailWork:
-            if self._shared is None or places > self._shared.places:
-                if not self._program.interpreted:  # later rounds may be under way
-                    torch.cuda.current_stream(self._members.device).synchronize()
-                self._calls.clear()
-                self._shared = None  # both at once might not fit
-                self._shared = self._new_shared(places)
-            return self._new_work(own_sources, places)
-
+        assert self._shared is not None
+        if places > self._shared.places:
+            self._share(places, max(self._shared.with_rows, self._with_rows(places)))
         rank, limits = self._members.rank, self.limits
-        work = attempt(rank, make)
-        self._agree_on(work)
+        work = attempt(rank, lambda: self._new_work(own_sources, places))
+        agree_on(self._members, work)
         taken_on = self._num_nodes * places
         if taken_on > limits.max_sources:
             wanted = replace(limits, max_sources=taken_on)
-            self._agree_on(attempt(rank, lambda: self._grow(wanted)))
+            agree_on(self._members, attempt(rank, lambda: self._grow(wanted)))
         assert isinstance(work, RailWork)
         return work
-
-    def _agree_on(self, made: object) -> None:
-        """Raise on all ranks if one has not made what it should."""
-        failed = isinstance(made, FuscoRuntimeError)
-        said = self._members.meet("window allocation", int(failed))
-        if isinstance(made, FuscoRuntimeError):
-            raise made
-        for peer, has_failed in enumerate(said):
-            if has_failed:
-                raise PreparationError(peer, "no memory for larger slabs or windows")
 
     def _meet(self) -> None:
         # To allocate is collective inside the node, and of what is between nodes nobody waits.

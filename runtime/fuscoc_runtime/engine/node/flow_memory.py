@@ -1,17 +1,23 @@
-"""Where rows are that travel for others of a node: in memory that all ranks of it address."""
+"""Where rows are that travel as flows: in memory that all ranks of a node address."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from fuscoc_runtime.comm.rails import TRANSFER
 from fuscoc_runtime.comm.windows import Allocate, outlast_calls
 from fuscoc_runtime.engine.node.state import lay_out
-from fuscoc_runtime.engine.node.ways import Span
+from fuscoc_runtime.engine.node.ways import END, FIRST, IS_SENT, PEER
+from fuscoc_runtime.kernels.loader import address
+from fuscoc_runtime.plan.flows import Int64Array
 
-SIDES = ("sent", "got")
+SENT, GOT = "sent", "got"
 """Rows that this rank sends, and those that it gets; the other way round where they come back."""
 
 
@@ -21,11 +27,6 @@ class Rows:
 
     at: int
     row_bytes: int
-
-    def bytes_of(self, rows: Span) -> range:
-        """Where some of them are."""
-        first, end = rows
-        return range(self.at + first * self.row_bytes, self.at + end * self.row_bytes)
 
 
 class FlowMemory:
@@ -51,9 +52,9 @@ class FlowMemory:
         self.forth = [Rows(*each) for each in zip(fields["rows"], row_bytes, strict=True)]
         self.back = [Rows(0, partial_bytes)]
         side = max(forth_bytes, rows * partial_bytes)
-        sections, nbytes = lay_out({"told": [told_bytes], **{name: [side] for name in SIDES}})
-        self.sections = {name: sections[name][0] for name in SIDES}
-        self._window, self._side_bytes = allocate(nbytes), side
+        sections, nbytes = lay_out({"told": [told_bytes], SENT: [side], GOT: [side]})
+        self.sections = {name: sections[name][0] for name in (SENT, GOT)}
+        self._window = allocate(nbytes)
 
     @property
     def bases(self) -> Tensor:
@@ -61,14 +62,23 @@ class FlowMemory:
         return self._window.peer_bases
 
     @property
-    def num_bytes(self) -> int:
-        """Bytes of this rank's."""
-        return self._window.local.numel()
+    def local(self) -> Tensor:
+        """This rank's, uint8."""
+        return self._window.local
 
-    def part(self, side: str, rows: Rows, which: Span) -> Tensor:
-        """Bytes of some rows of a field on one side."""
-        where, at = rows.bytes_of(which), self.sections[side]
-        return self._window.local[at + where.start : at + where.stop]
+    def transfers(self, moves: Int64Array, is_back: bool) -> NDArray[Any]:
+        """Of moves, [.., words of `ways`], the bytes of every field: `TRANSFER` [.., fields]."""
+        fields = self.back if is_back else self.forth
+        begin = address(self._window.local)
+        sides = [begin + self.sections[name] for name in (GOT, SENT)]
+        is_sent, first = moves[:, IS_SENT], moves[:, FIRST]
+        side = np.where(is_sent != is_back, sides[1], sides[0])
+        made = np.empty((len(moves), len(fields)), TRANSFER)
+        made["peer"], made["is_sent"] = moves[:, PEER, None], is_sent[:, None]
+        for number, each in enumerate(fields):
+            made["at"][:, number] = side + each.at + first * each.row_bytes
+            made["num_bytes"][:, number] = (moves[:, END] - first) * each.row_bytes
+        return made
 
     def free(self) -> None:
         """Let go of it, when the calls so far have ended; none may follow."""

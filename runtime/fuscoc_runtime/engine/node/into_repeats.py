@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fuscoc_runtime.engine.into import Given, Into
 from fuscoc_runtime.engine.node.engine import NodeEngine
+from fuscoc_runtime.engine.node.forms import Form, Known, addresses, are_plain
 from fuscoc_runtime.engine.node.handle import NodeHandle
-from fuscoc_runtime.engine.node.repeats import look_at, remember
 from fuscoc_runtime.engine.row_kernels import accumulate_rows
 
 
@@ -27,6 +27,7 @@ class _Dispatch:
     each has so many ``sizes`` in bytes. ``numbers`` are `Into.numbers`, ``rows`` those that come,
     [num_parts, elements]."""
 
+    form: Form
     source: int
     inputs: tuple[tuple[str, int], ...]
     tables: tuple[tuple[str, int], ...]
@@ -55,11 +56,10 @@ class IntoRepeats:
 
     def __init__(self, engine: NodeEngine, into: Into) -> None:
         self._engine, self._into = engine, into
-        self._known: dict[tuple[Any, ...], _Dispatch] = {}
+        self._known = Known[_Dispatch]()
         [self._field] = engine.shuffle.program.buffers["source"]
         [self._rows] = engine.rows.values()
-        window = self._rows.untyped_storage()
-        self._window = window.data_ptr(), window.data_ptr() + window.nbytes()
+        self._window, *_ = engine.windows
 
     def dispatch(
         self, fields: Sequence[Any], named: Mapping[str, Any]
@@ -67,16 +67,11 @@ class IntoRepeats:
         """The memory, with the rows added to it, and the handle; None where it is for the engine to
         find out what is asked for."""
         tensors = (*fields, *named.values())
-        form: list[object] = [len(fields), *named]
-        addresses = []
-        begin, end = self._window
-        for tensor in tensors:
-            address = look_at(tensor, form)
-            if address is None or begin <= address < end:
-                return None
-            addresses.append(address)
-        known = self._known.get(tuple(form))
-        if known is None or _share(addresses, known.sizes, known.memory):
+        known = self._known.find((len(fields), *named), tensors)
+        if known is None:
+            return None
+        at = addresses(tensors, self._window)
+        if at is None or _share(at, known.sizes, known.memory):
             return None
         engine, into, program = self._engine, self._into, self._engine.shuffle.program
         inputs = {name: tensors[position] for name, position in known.inputs}
@@ -92,7 +87,7 @@ class IntoRepeats:
             # Before the next call puts its rows where these are.
             memory: Tensor = tensors[known.memory]
             places = torch.empty(len(known.rows), dtype=torch.int64, device=memory.device)
-            tables = {name: addresses[position] for name, position in known.tables}
+            tables = {name: at[position] for name, position in known.tables}
             into.look_up(known.numbers, tables, places)
             targets = into.settle(places, known.numbers["num_places"], launched.filling)
             accumulate_rows(known.rows, targets, memory.view(-1, known.rows.shape[1]))
@@ -105,8 +100,8 @@ class IntoRepeats:
     ) -> None:
         """This dispatch has been made; ``given`` is what `Into.prepare` has found of it."""
         tensors = (*fields, *named.values())
-        form: list[object] = [len(fields), *named]
-        if any(look_at(each, form) is None or not each.numel() for each in tensors):
+        key = len(fields), *named
+        if not are_plain(tensors) or self._known.find(key, tensors):
             return
         if not handle.num_slots:  # nothing comes
             return
@@ -115,6 +110,7 @@ class IntoRepeats:
         rows = self._rows[: handle.num_slots].view(numbers["num_points"], -1)
         positions = {name: position for position, name in enumerate(names)}
         known = _Dispatch(
+            Form(key, tensors),
             positions[self._field.name],
             tuple((name, positions[name]) for name in handle.inputs),
             tuple((name, positions[name]) for name in given.inputs),
@@ -127,7 +123,7 @@ class IntoRepeats:
             numbers,
             rows,
         )
-        remember(self._known, tuple(form), known)
+        self._known.remember(known)
 
 
 def _share(addresses: Sequence[int], sizes: Sequence[int], memory: int) -> bool:

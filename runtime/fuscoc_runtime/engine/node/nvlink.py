@@ -37,6 +37,8 @@ from fuscoc_runtime.kernels.cuda import (
     load_kernels,
     set_words,
 )
+from fuscoc_runtime.kernels.trace import Tracer
+from fuscoc_runtime.kernels.traced import traced_cuda
 from fuscoc_runtime.room import LEAST, num_routing_words, num_slot_bits
 
 
@@ -66,6 +68,7 @@ class CudaNode:
         node_group: dist.ProcessGroup | None,
         device: torch.device,
         schedule: Schedule | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.program, self.limits = program, limits
         rank, num_ranks = 0, 1
@@ -82,7 +85,7 @@ class CudaNode:
         self._is_hopper = kernels_capability(capability) >= (9, 0)
         arch = kernels_arch(capability)
         code = program.cubins.get(arch) or cubin(program.text, arch)
-        kernels = load_kernels(code, program.launches)
+        kernels = traced_cuda(load_kernels(code, program.launches), tracer)
         self._plan = kernels.get(f"{program.name}_plan")
         self._dispatch = kernels[f"{program.name}_dispatch"]
         self._staged = kernels.get(f"{program.name}_staged")
@@ -120,7 +123,7 @@ class CudaNode:
                 sections["rows"], self._row_bytes, program.fields, strict=True
             )
         )
-        self._rings = HandleRings(limits.num_handles)
+        self.rings = HandleRings(limits.num_handles)
         # What a window has once for every memory of a handle.
         self._sections_at = {name: at for name, at in sections.items() if name in self._of_handles}
         self._handles = [
@@ -361,7 +364,7 @@ class CudaNode:
         """
         if not self._combines:
             raise ValueError(f"{self.program.name} declares no combine")
-        if not self.is_live(handle):
+        if not self.rings.is_live(handle.entry):
             raise ValueError(f"the handle is outdated; num_handles is {self.limits.num_handles}")
         self._bind(handle.entry)
         self._bind_points(handle)
@@ -405,7 +408,7 @@ class CudaNode:
                 each.launch(1, call, (stream or torch.cuda.current_stream()).cuda_stream)
 
     def _next_entry(self) -> RingEntry:
-        return self._rings.next(torch.cuda.is_current_stream_capturing())
+        return self.rings.next(torch.cuda.is_current_stream_capturing())
 
     def _launch(self, kernel: CudaKernel, num_ctas: int, address: int, early: bool = False) -> None:
         """Beside other work CTAs come in pairs: single ones leave odd numbers of SMs in a GPC, and
@@ -438,11 +441,6 @@ class CudaNode:
     def _claims(self, entry: RingEntry) -> torch.Tensor:
         at = self._sections_at["claims"][entry.index]
         return self._window.local[at : at + 4 * self.limits.capacity].view(torch.int32)
-
-    def is_live(self, handle: Launched) -> bool:
-        """Whether later dispatches have left the handle's buffers alone; a captured handle's may
-        also be taken by replays, which the device notices."""
-        return self._rings.is_live(handle.entry)
 
     def _bind(self, entry: RingEntry) -> None:
         call = self._call

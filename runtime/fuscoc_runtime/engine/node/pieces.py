@@ -22,6 +22,7 @@ from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Limits, lay_out
 from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.kernels.cuda import CudaKernel
+from fuscoc_runtime.kernels.trace import Tracer
 from fuscoc_runtime.manifest.schema import PiecesSpec
 from fuscoc_runtime.room import LEAST
 
@@ -84,6 +85,7 @@ class PiecesNode(CudaNode):
         node_group: dist.ProcessGroup | None,
         device: torch.device,
         schedule: Schedule | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """As of `CudaNode`.
 
@@ -115,7 +117,7 @@ class PiecesNode(CudaNode):
         self._covers = comes_back and not self.pieces.entry_points
         is_few = schedule is not None and 0 < schedule.num_sms < FEW_SMS
         self._lends = self._covers and is_few and bytes_sent >= LENT_BYTES
-        super().__init__(program, limits, node_group, device, schedule)
+        super().__init__(program, limits, node_group, device, schedule, tracer)
         if self._lends and node_group is not None and self._call.num_ranks > 1:
             self.results = result_memory(bytes_sent, node_group, device)
         if self.results is not None:

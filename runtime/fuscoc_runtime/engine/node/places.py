@@ -1,17 +1,21 @@
-"""How many places slabs of exact sizes have: what all ranks decide alike, from numbers that they
-all have read."""
+"""How many places slabs of exact sizes have, and whether rows travel in them: what all ranks decide
+alike, from numbers that they all have read."""
 
 from __future__ import annotations
 
 from fuscoc_runtime.engine.node.slabs import MOST_SENT, bytes_sent, num_places
 from fuscoc_runtime.engine.sizes import fixed_sources, worst_capacity
+from fuscoc_runtime.manifest.program import Rules
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
-from fuscoc_runtime.room import num_slot_bits, room_for
+from fuscoc_runtime.room import LEAST, num_slot_bits, room_for
 from fuscoc_runtime.topology import Topology
 
 FIRST_SOURCES, FIRST_SENT = 128, 16 << 20
 """Source segments that the first dispatch has places for, and bytes that it sends to other nodes,
 at the most, unless the smallest slabs are more."""
+MOST_FLOWING = 4 << 30
+"""Bytes that rows may be which travel as flows, if every segment of a rank went to all other nodes.
+Flows have memory for those that go, but a node has places for the points of all."""
 STEPS = 8
 """Places are of so many sizes between a power of two and the next."""
 ABATES = 3, 4
@@ -19,12 +23,34 @@ ABATES = 3, 4
 send all once more."""
 
 
+def have_ways(rules: Rules, topology: Topology) -> bool:
+    """Whether a policy leaves anything to choose: who of a node sends, or which nodes first."""
+    in_stages = rules.schedule != "pairwise" and topology.num_nodes > 2
+    return are_balanced(rules, topology) or in_stages
+
+
+def are_balanced(rules: Rules, topology: Topology) -> bool:
+    """Whether ranks exchange rows with others than those of their place."""
+    return rules.forwarder != "static" and topology.ranks_per_node > 1
+
+
+def may_flow(shuffle: ShuffleSpec, topology: Topology) -> bool:
+    """Whether rows may travel as flows: what counts them has room for so many ranks of a node, and
+    nobody counts those of a reply."""
+    return topology.ranks_per_node <= LEAST and shuffle.reply is None
+
+
 class Places:
     """Those of one shuffle; every number is of source segments of a rank."""
 
-    def __init__(self, shuffle: ShuffleSpec, node: NodeSpec, topology: Topology) -> None:
-        self._given = shuffle, node, topology
-        self._carried: dict[int, bool] = {}
+    def __init__(
+        self, shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, flows: bool = False
+    ) -> None:
+        """``flows``: whether rows travel as these where slabs would be too large, and always if
+        there is a policy for them."""
+        self._given, self._flows = (shuffle, node, topology), flows
+        self._carried, self._are_flows = dict[int, bool](), dict[int, bool]()
+        self._has_policy = flows and have_ways(shuffle.program.exchange, topology)
         self._reply: Places | None = None  # those of answers
         if (reply := shuffle.reply) is not None:
             assert reply.node is not None, "kernels are there for both or none"
@@ -55,6 +81,13 @@ class Places:
         abated = places * part // whole // unit * unit
         return self.size_of(max(num_sources, abated))
 
+    def are_flows(self, places: int) -> bool:
+        """Whether the rows of calls with so many travel as flows, and not in slabs."""
+        if places not in self._are_flows:
+            beyond = self._flows and self._sent(places) > MOST_SENT
+            self._are_flows[places] = self._has_policy or beyond
+        return self._are_flows[places]
+
     def are_carried(self, places: int) -> bool:
         """Whether slabs carry so many, and kernels count their slots on any rank."""
         if places not in self._carried:
@@ -63,7 +96,8 @@ class Places:
             if shuffle.program.target.kind == "packed":
                 slots = worst_capacity(shuffle, topology.num_ranks, places)
             bits = num_slot_bits(room_for(topology.ranks_per_node))
-            carried = self._sent(places) <= MOST_SENT and not slots >> bits
+            most = MOST_FLOWING if self._flows else MOST_SENT
+            carried = self._sent(places) <= most and not slots >> bits
             if self._reply is not None:
                 carried &= self._reply.are_carried(places // shuffle.segments_answered)
             self._carried[places] = carried

@@ -30,10 +30,9 @@ class NodeProgram:
     With ``given_slots`` the relation gives every point its slot, and there are no keys. With
     ``places_results`` planning stores where every segment lies; ``num_strides`` between its runs
     are known in calls alone. Where slots follow from ``pieces``, those of a ``ragged`` source are
-    as many as inputs say. Segments that go to ``every_rank`` have ``fanout`` points for each. If
-    segments must lie apart, a source cell of the first field has ``apart_elems``. Where rows go
-    may depend on inputs, which it ``looks_up``. Of keys that are placed ``by_table`` ranks compare
-    the table.
+    as many as inputs say. If segments must lie apart, a source cell of the first field has
+    ``apart_elems``. Where rows go may depend on inputs, which it ``looks_up``. Of keys that are
+    placed ``by_table`` ranks compare the table.
     """
 
     name: str
@@ -55,7 +54,6 @@ class NodeProgram:
     pieces: PiecesSpec | None = None
     ragged: bool = False
     apart_elems: int = 0
-    every_rank: bool = False
     looks_up: bool = True
     by_table: bool = False
 

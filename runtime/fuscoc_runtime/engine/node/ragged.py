@@ -12,6 +12,8 @@ from fuscoc_runtime.engine import sizes
 from fuscoc_runtime.engine.arguments import Arguments, Checker
 from fuscoc_runtime.engine.node.state import BAD_SIZES, EXCESS, TROUBLES, NodeKernels
 from fuscoc_runtime.kernels.loader import address, load_kernel
+from fuscoc_runtime.kernels.trace import Tracer
+from fuscoc_runtime.kernels.traced import traced
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.program import RelationSpec
 from fuscoc_runtime.manifest.schema import ShuffleSpec
@@ -76,11 +78,18 @@ class EntryEvaluator:
 class Extents:
     """The kernel that has the points and the cells of every outer index."""
 
-    def __init__(self, artifact: Artifact, relation: RelationSpec, device: torch.device) -> None:
+    def __init__(
+        self,
+        artifact: Artifact,
+        relation: RelationSpec,
+        device: torch.device,
+        tracer: Tracer | None = None,
+    ) -> None:
         assert relation.extents_kernel is not None
         spec = artifact.kernels[relation.extents_kernel]
         path, code = artifact.kernel_file(spec), artifact.code[spec.file]
-        self._kernel = load_kernel(path, spec, code, interpreted=device.type == "cpu")
+        kernel = load_kernel(path, spec, code, interpreted=device.type == "cpu")
+        self._kernel = traced(kernel, tracer)
         self._kernel.compile()  # so that even the first launch can be captured
         self._block = relation.block
 
@@ -149,7 +158,7 @@ class RaggedEvaluator:
 
 
 def ragged_evaluator(
-    artifact: Artifact, shuffle: ShuffleSpec, node: NodeKernels
+    artifact: Artifact, shuffle: ShuffleSpec, node: NodeKernels, tracer: Tracer | None = None
 ) -> RaggedEvaluator | EntryEvaluator | None:
     """What evaluates the sizes of a ragged shuffle; None for another one."""
     program = shuffle.program
@@ -157,5 +166,5 @@ def ragged_evaluator(
         return None
     if node.max_entries is not None:
         return EntryEvaluator(node.max_entries)
-    extents = Extents(artifact, program.relation, node.state.device)
+    extents = Extents(artifact, program.relation, node.state.device, tracer)
     return RaggedEvaluator(extents, node.limits.max_sources, program.fanout, node.state)

@@ -4,7 +4,7 @@ and numbers, of which only little differs from call to call."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.engine.node.exact import ENTRY, Known, Work, telling_programs
 from fuscoc_runtime.engine.node.rail_commands import RailCommands, packing, rail_words
-from fuscoc_runtime.engine.node.rings import Launched
+from fuscoc_runtime.engine.node.rings import Launched, Sent
 from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.slabs import SlabMemory, Slabs
 from fuscoc_runtime.engine.node.triton_memory import (
@@ -87,12 +87,39 @@ class RailKnown(Known):
         return [*super().tensors, *self.work.tensors, *self.inputs.values(), *tables]
 
 
+def answers_to(asked: RailKnown, program: TritonProgram, each: int) -> RailKnown:
+    """The routing of the reply, by ``program``, to a dispatch of which it answers ``each`` so many
+    segments with one: of the same points and weights, with memory of its own."""
+    places, own = asked.work.places // each, asked.num_sources // each
+    taken_on, fanout = program.num_nodes * places, program.shuffle.program.fanout
+    buffers, segments = new_buffers(program, taken_on), new_segments(program, own)
+    launched, come = asked.launched, asked.launched.weights
+    assert launched.sent is not None
+    launched = replace(
+        launched,
+        num_sources=taken_on,
+        codes=launched.codes.view(taken_on, fanout),
+        routing=buffers["routing"],
+        weights=None if come is None else come.view(taken_on, fanout),
+        sent=Sent(own, launched.sent.ranks.view(own, fanout)),
+    )
+    return replace(
+        asked,
+        launched=launched,
+        sources=tuple(count // each for count in asked.sources),
+        segments=segments,
+        first_slots=buffers["first_slots"],
+        work=RailWork(buffers, segments, {}, places, asked.work.own),
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """Memory of all calls with up to so many ``places``, and the ``work`` of those that this rank
-    refuses, which takes none anew."""
+    """Memory of all calls with up to so many ``places``, in slabs up to those ``with_rows``, and
+    the ``work`` of those that this rank refuses, which takes none anew."""
 
     places: int
+    with_rows: int
     slabs: SlabMemory
     scratch: dict[str, Tensor]
     work: RailWork
@@ -158,7 +185,8 @@ class RailCalls:
         self.slabs, self._program, self._rails, self._places = slabs, program, rails, places
         self._device, self._programs = program.device, programs
         self._taken_on = taken_on = program.num_nodes * places
-        commands = RailCommands(program, rails, slabs, memory.staged_places)
+        sizes = program.sizes(taken_on, programs)
+        commands = RailCommands(program, rails, slabs, memory.staged_places, sizes)
         self._meet = Launch(kernels["again"], "meets")
         self._departs, self._arrives = (
             Launch(kernels["told"], "one", {"place": place}) for place in ("departure", "arrival")
@@ -183,7 +211,7 @@ class RailCalls:
             **{name: address(column) for name, column in self._scratch.items()},
             **program.rows_there(memory.sections["rows"]),
             **slabs.rows_at,
-            **program.sizes(taken_on, programs),
+            **sizes,
             "programs": min(programs.dispatch, items),
         }
         self._numbers_back = {
@@ -213,7 +241,7 @@ class RailCalls:
         ]
 
     def _list(self, commands: Sequence[Command]) -> CommandList:
-        return CommandList(self._device, commands)
+        return self._program.listed(commands)
 
     def dispatch(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> Submitted:
         """Enqueue one, with what the relation is ``given``, fields and weights."""
@@ -260,6 +288,7 @@ class RailCalls:
             "first_slots": address(work.buffers["first_slots"]),
             "routing": address(routing),
             "call_tag": number,
+            **self._rows_of(work),
         })  # fmt: skip
         told = 0 if refuses else launched.num_sources
         numbers = self._numbers_back
@@ -290,6 +319,11 @@ class RailCalls:
         call: RailCall,
         given: Mapping[str, int],
     ) -> Submitted:
+        prepared = self.prepared(work, call, given)
+        return self._carry_out(lists, *prepared)
+
+    def prepared(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> Submitted:
+        """What the lists of a dispatch are given."""
         program, again = self._program, call.again
         table = self._table(0, {
             **call_words(program, self._scratch, work.segments, work.buffers),
@@ -297,11 +331,13 @@ class RailCalls:
             "own_keys": address(work.own[program.place]),
             "call_tag": call.tag,
             "is_known": int(again is not None),
+            **self._rows_of(work),
         })  # fmt: skip
         columns = zip(program.shuffle.program.relation.addresses, work.segments, strict=True)
         weights = address(work.buffers["weights"])
-        return self._carry_out(lists, table, {
+        return Submitted(table, {
             **self._numbers_forth,
+            "call": address(table),
             "own_weights": 0,  # where none are given
             **given,
             **{name: address(column) for name, column in (*work.own.items(), *columns)},
@@ -314,6 +350,10 @@ class RailCalls:
             "number": again or 0,
             "meets": int(again is not None),
         })  # fmt: skip
+
+    def _rows_of(self, work: RailWork) -> dict[str, int]:
+        """Words of a table: where rows travel from and to, if not in slabs."""
+        return {}
 
     def _table(self, entry: int, words: Mapping[str, int]) -> Tensor:
         """It has to live until its call is enqueued."""

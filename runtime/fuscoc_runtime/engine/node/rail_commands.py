@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 
@@ -17,7 +17,7 @@ from fuscoc_runtime.comm.subgroups import node_group
 from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.slabs import Slabs
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
-from fuscoc_runtime.kernels.commands import Await, Command, CommandList, Exchange, Launch
+from fuscoc_runtime.kernels.commands import Await, Command, Exchange, Launch
 from fuscoc_runtime.kernels.loader import Kernel, address
 
 POINTS_PACKED = 256  # by a program at once, that go nowhere
@@ -29,18 +29,25 @@ class RailCommands:
     """What calls of one size are made of, with the slabs of that size."""
 
     def __init__(
-        self, program: TritonProgram, rails: Rails, slabs: Slabs, staged_places: int
+        self,
+        program: TritonProgram,
+        rails: Rails,
+        slabs: Slabs,
+        staged_places: int,
+        sizes: Mapping[str, int],
     ) -> None:
-        """``staged_places``: those that a window has room for partial rows of."""
+        """``staged_places``: those that a window has room for partial rows of. ``sizes`` are those
+        of launches that plan; see `TritonProgram.sizes`."""
         self._program, self._rails, self._slabs = program, rails, slabs
-        self._staged_places = staged_places
+        self._staged_places, self._sizes = staged_places, sizes
         self._device = program.device
 
     def forth(self, planned: Sequence[Command] = ()) -> list[Command]:
         """A dispatch: its relation, slabs, and what a node does with those that have come, with
         what goes between the plan and the rows. With the first round all points have come, so rows
         of each are moved while later ones travel."""
-        slabs, planning, moving = self._slabs, self._program.planning(), self.moving()
+        slabs, moving = self._slabs, self.moving()
+        planning = self._program.planning(self._sizes)
         rounds = self._exchanges(slabs.memory.out, slabs.memory.landed, slabs.ranges)
         behind: list[Command] = [*planning, *planned, *moving]
         if _are_beside(rounds):
@@ -62,7 +69,7 @@ class RailCommands:
 
     def planning(self) -> list[Launch]:
         """Of that what says where rows go."""
-        planning = self._program.planning()
+        planning = self._program.planning(self._sizes)
         return [replace(planning[0], follows=False), *planning[1:]]
 
     def back(self) -> list[Command]:
@@ -136,7 +143,7 @@ class RailCommands:
     def _turns(self, number: int) -> list[range]:
         """The places of a round whose partial rows peers send at a time."""
         places, room = self._slabs.rounds[number], self._staged_places
-        cuts = [room] if places.start < room < places.stop else []
+        cuts = range(places.start // room * room + room, places.stop, room)
         return [range(*each) for each in pairwise([places.start, *cuts, places.stop])]
 
     def _exchanges(
@@ -183,7 +190,7 @@ class PointExchange:
         )
         begins, ends = (Launch(tell, "one", {"place": place}) for place in ("begun", "ended"))
         exchange = rails.command(rails.between(self.sent, self.received), is_told=True)
-        self._commands = CommandList(device, [begins, exchange, ends])
+        self._commands = program.listed([begins, exchange, ends])
         self._numbers = {"one": 1, "told": rails.told, "begun": 0, "ended": 1}
 
     @property

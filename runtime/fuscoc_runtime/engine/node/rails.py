@@ -45,7 +45,7 @@ from fuscoc_runtime.engine.node.triton_program import COMBINED
 from fuscoc_runtime.engine.probe import divide_slabs
 from fuscoc_runtime.engine.sizes import worst_capacity
 from fuscoc_runtime.errors import InputError
-from fuscoc_runtime.kernels.commands import Command, CommandList, Launch, Numbers, Turn
+from fuscoc_runtime.kernels.commands import Command, CommandList, Launch, Numbers
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
@@ -93,7 +93,6 @@ class RailNode(TritonNode):
 
     def prepared(self, extents: Sequence[int], num_sources: int, num_slots: int = 0) -> Prepared:
         """See `TritonNode.prepared`."""
-        program = self.shuffle.program
         alike = {
             **self._program.sizes_given(extents),
             **self._program.placement,
@@ -103,39 +102,24 @@ class RailNode(TritonNode):
             "num_slots": num_slots,
             "says": 0,
         }
-        varied = ["ticket", "own_weights", "begun", *program.read]
-        varied += [f"input.{name}" for name in program.inputs]
         answered = self._taken_on.max_sources
         numbers = [
             {**lasting, **alike, **self._answering(index, answered)}
             for index, lasting in enumerate(self._lasting)
         ]
-        return Prepared(self._forth.names, numbers, varied)
+        return Prepared(self._forth, numbers, self._varied, self.rails)
 
-    def start(
+    def launched(
         self,
-        prepared: Prepared,
-        addresses: Sequence[int],
+        entry: RingEntry,
         num_sources: int,
         weights: Tensor | None = None,
         num_slots: int = 0,
         ragged: RaggedSizes | None = None,
-        begun: Tensor | None = None,
-        stream: int | None = None,
-        turn: Turn | None = None,
     ) -> Launched:
-        """See `TritonNode.start`. Of the handle everything is of the segments that this rank has
-        taken on, but for ``sent``."""
-        # Who names the stream knows that it captures nothing.
-        entry = self._next_entry() if stream is None else self.rings.next(False)
+        """See `TritonNode.launched`. Everything is of the segments that this rank has taken on, but
+        for ``sent``."""
         buffers = self._buffers[entry.index]
-        at = [0 if each is None else address(each) for each in (weights, begun)]
-        numbers = prepared.fill(entry.index, (entry.ticket, *at, *addresses))
-        if ragged is not None:
-            own = self._own[entry.index]
-            values = dict(zip(self._forth.names, numbers, strict=True))
-            self._evaluate_ragged(values, ragged, (own["rank"], own[self._program.place]))
-            numbers = self._forth.numbers(values)
         launched = Launched(
             entry,
             self._taken_on.max_sources,
@@ -150,11 +134,8 @@ class RailNode(TritonNode):
             ragged,
             sent=Sent(num_sources, self._own_ranks[entry.index]),
         )
-        if launched.row_index is not None:  # before the peers know that this rank joins the call
-            launched.row_index.fill_(-1)
         if self._reply is not None:
             self._reply.adopt(launched, None if weights is None else buffers["weights"])
-        self._submit(self._forth, numbers, stream, turn)
         return launched
 
     def combine(
@@ -169,7 +150,7 @@ class RailNode(TritonNode):
         prepared = self.prepared_back(handle.sent.num_sources)
         given = [address(each) for each in rows] + [address(each) for each in results]
         given += [each.nbytes for each in results]
-        self.start_back(prepared, handle, given, rows_ticket)
+        self._start_back(prepared, handle, given, rows_ticket)
         return results
 
     def prepared_back(self, num_sources: int, programs: int | None = None) -> Prepared:
@@ -182,7 +163,16 @@ class RailNode(TritonNode):
             "own_sources": num_sources,
         }
         numbers = [lasting | alike for lasting in self._lasting]
-        return Prepared(self._back.names, numbers, self._varied_back)
+        return Prepared(self._back, numbers, self._varied_back, self.rails)
+
+    def _start_back(
+        self, prepared: Prepared, handle: Launched, given: Sequence[int], rows_ticket: int
+    ) -> None:
+        """A combine, with addresses of rows and results and bytes of these ``given``."""
+        entry = handle.entry
+        weights = 0 if handle.weights is None else address(handle.weights)
+        numbers = prepared.fill(entry.index, (entry.ticket, rows_ticket, weights, *given))
+        self._submit(self._back, numbers)
 
     def refuse_dispatch(self) -> RingEntry:
         """Take a dispatch's turn without segments: those of others are taken on all the same. If
@@ -215,7 +205,7 @@ class RailNode(TritonNode):
         assert handle.sent is not None
         prepared = self.prepared_back(handle.sent.num_sources, programs=1)
         nothing = [0] * (len(COMBINED) * len(self.shuffle.program.buffers["source"]))
-        self.start_back(prepared, handle, nothing, rows_ticket=-1)
+        self._start_back(prepared, handle, nothing, rows_ticket=-1)
 
     def gather(self, of_slot: Tensor) -> Tensor:
         """See `gather_in_node`."""
@@ -249,23 +239,28 @@ class RailNode(TritonNode):
         of_tables = sum(each.nbytes for each in tables)
         return super().private_bytes + of_tables + self._slabs.memory.num_bytes
 
-    def _submit(
-        self,
-        commands: CommandList,
-        numbers: Numbers,
-        stream: int | None = None,
-        turn: Turn | None = None,
-    ) -> None:
-        self.rails.submit(commands, numbers, stream, turn)
+    @property
+    def _varied(self) -> list[str]:
+        program = self.shuffle.program
+        names = ["ticket", "own_weights", "begun", *program.read]
+        return names + [f"input.{name}" for name in program.inputs]
+
+    def _ragged_columns(self, entry: RingEntry) -> list[Tensor]:
+        own = self._own[entry.index]
+        return [own["rank"], own[self._program.place]]
+
+    def _submit(self, commands: CommandList, numbers: Numbers) -> None:
+        self.rails.submit(commands, numbers)
 
     def _commands_forth(self) -> list[Command]:
         """A dispatch."""
-        program, memory = self._program, self._slabs.memory
-        staged = self._memory.staged_places
-        self._commands = RailCommands(program, self.rails, self._slabs, staged)
+        program, slabs, staged = self._program, self._slabs, self._memory.staged_places
+        sizes = program.sizes(self._taken_on.max_sources, self._programs)
+        self._commands = RailCommands(program, self.rails, slabs, staged, sizes)
         commands = self._commands.forth()
         if self.may_drop:
             acknowledge = program.load("hop", "acknowledge", ("call",))
+            memory = slabs.memory
             receipts = self.rails.between(memory.receipts_out, memory.receipts)
             commands.append(self.rails.command(receipts, is_told=True))
             commands.append(Launch(acknowledge, "one"))

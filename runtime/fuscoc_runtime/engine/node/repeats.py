@@ -9,45 +9,53 @@ forms do not tell; addresses are all that its commands are given anew.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine.arguments import ALIGNMENT
 from fuscoc_runtime.engine.ends import CallEnd, Ends, Event
 from fuscoc_runtime.engine.node.engine import NodeEngine
+from fuscoc_runtime.engine.node.forms import NOWHERE, Form, Known, addresses, are_plain
 from fuscoc_runtime.engine.node.handle import NodeHandle
-from fuscoc_runtime.engine.node.prepared import Prepared
-from fuscoc_runtime.engine.node.rings import Launched
+from fuscoc_runtime.engine.node.prepared import NO_TURN, Prepared
+from fuscoc_runtime.engine.node.rings import Launched, RingEntry, ring_size
 from fuscoc_runtime.engine.node.triton import TritonNode
+from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.engine.weights import version
 from fuscoc_runtime.errors import HopTimeoutError, NetworkError
 from fuscoc_runtime.kernels.commands import Turn
 
-MAX_FORMS = 64
-"""Calls of so many different forms are remembered."""
+_Parts = tuple[Any, ...]
+"""Of `Launched` all but its entry."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class _Dispatch:
-    """What dispatches of one form have in common. ``order`` has the positions of the arguments that
-    commands are given, in the order of these; ``weight`` is the name of the last of them."""
+    """What dispatches of one form have in common. ``order`` picks of zero and the addresses of
+    arguments the numbers that vary, ``weight`` is the name of a tensor that combine weighs rows by.
+    ``parts`` and those ``of_reply`` are by entry; ``keeps`` says which of the two keeps a given
+    weight, if one does."""
 
+    form: Form
     prepared: Prepared
-    order: tuple[int, ...]
-    num_sources: int
+    order: itemgetter[tuple[int, ...]]
     inputs: tuple[str, ...]
     weight: str | None
     extents: Mapping[str, int]
     shapes: Mapping[str, torch.Size]
+    parts: list[_Parts]
+    of_reply: list[_Parts]
+    keeps: tuple[bool, bool]
     reply: _Reply | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class _Reply:
     """What handles of replies to dispatches of one form have in common."""
 
@@ -56,11 +64,12 @@ class _Reply:
     shapes: Mapping[str, torch.Size]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class _Combine:
     """What combines of one form have in common; ``like`` has the form of the result, which takes
     ``num_bytes``."""
 
+    form: Form
     prepared: Prepared
     like: Tensor
     num_bytes: int
@@ -68,18 +77,13 @@ class _Combine:
 
 class Repeats:
     """The calls of one engine that repeat earlier ones. Each of them gives None where it is for the
-    engine to find out what is asked for.
+    engine to find out what is asked for."""
 
-    Attributes:
-        stream: of asynchronous calls; None on the CPU.
-        window: what a dispatch fills, [capacity, *field shape].
-    """
-
-    stream: Any = None
     _ends: Ends | None = None
+    _ended = 0
 
     @staticmethod
-    def of(engine: NodeEngine) -> Repeats | None:
+    def of(engine: NodeEngine, observer: Observer) -> Repeats | None:
         """Those of an engine whose calls are alike enough."""
         node, program = engine.node, engine.shuffle.program
         is_plain = not (program.is_compact or engine.is_ragged or node.zeroes_results)
@@ -88,216 +92,220 @@ class Repeats:
             return None
         if not isinstance(node, TritonNode) or program.relation.apart:
             return None
-        return Repeats(engine, node)
+        return Repeats(engine, node, observer)
 
-    def __init__(self, engine: NodeEngine, node: TritonNode) -> None:
+    def __init__(self, engine: NodeEngine, node: TritonNode, observer: Observer) -> None:
         self._engine, self._node, self._order = engine, node, engine.order
-        self._watch = engine.watch
+        self._watch, self._observer = engine.watch, observer
         self._weight = engine.shuffle.back.program.weight
-        self._dispatches: dict[tuple[Any, ...], _Dispatch] = {}
-        self._combines: dict[tuple[Any, ...], _Combine] = {}
+        self._dispatches = Known[_Dispatch]()
+        self._combines = Known[_Combine]()
         [field] = engine.shuffle.program.buffers["source"]
         self._field = field.name
         [self.window] = engine.rows.values()
-        window = self.window.untyped_storage()
-        self._begin, self._behind = window.data_ptr(), window.data_ptr() + window.nbytes()
+        # All rows that are lent share its count of changes.
+        self._lent = () if self.window.is_inference() else (self.window,)
+        self._own_window, *_ = engine.windows
         device = engine.members.device
         if device.type == "cuda":
             self._watch_streams(Ends(device))
 
     def dispatch(
-        self, fields: Sequence[Any], named: Mapping[str, Any], is_beside: bool
-    ) -> tuple[NodeHandle, Event] | None:
-        """`NodeEngine.dispatch` without an earlier handle. ``is_beside``: on the stream of
-        asynchronous calls."""
-        tensors = (*fields, *named.values())
-        form: list[object] = [len(fields), *named]
-        addresses = []
-        weight = self._weight
-        weigh = None if weight is None else named.get(weight.name)
-        for tensor in tensors:
-            address = look_at(tensor, form, may_require_grad=tensor is weigh)
-            if address is None or self._begin <= address < self._behind:
-                return None
-            addresses.append(address)
-        known = self._dispatches.get(tuple(form))
-        if known is None or not self._is_eager():
+        self, positional: Sequence[Any], named: Mapping[str, Any], is_beside: bool
+    ) -> tuple[Any, ...] | None:
+        """What ``Shuffle.dispatch`` returns, without an earlier handle. ``is_beside``: on the
+        stream of asynchronous calls."""
+        started = time.perf_counter()
+        tensors = (*positional, *named.values())
+        known = self._dispatches.find((len(positional), *named), tensors)
+        if known is None:
             return None
-        given = [addresses[position] for position in known.order]
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        if hooks is not None and torch.is_grad_enabled():
+            return None  # rows are views of a window, which these would save unchecked
+        at = addresses(tensors, self._own_window)
+        if at is None:
+            return None
         engine = self._engine
         with self._order.lock:
-            stream, turn, end = self._start(is_beside, tensors)
+            begun = self._begin(is_beside, tensors)
+            if begun is None:
+                return None
+            turn, end = begun
+            entry = self._node.rings.next(False)
+            index = entry.index
+            launched = Launched(entry, *known.parts[index])
+            torch._C._increment_version(self._lent)
             try:
-                launched = self._node.start(
-                    known.prepared,
-                    given,
-                    known.num_sources,
-                    None if weigh is None else weigh.detach(),
-                    stream=stream,
-                    turn=turn,
-                )
+                known.prepared.submit(index, *turn, entry.ticket, *known.order((0, *at)))
             except (HopTimeoutError, NetworkError) as error:
                 engine.lose(error)
                 raise
-            engine.entered(launched.entry)
-        inputs = {name: named[name] for name in known.inputs}
-        weights = {} if known.weight is None else {known.weight: named[known.weight]}
-        extents, reply = known.extents, None
-        if known.reply is not None:
-            assert launched.reply is not None
-            answers, read = known.reply, {name: inputs[name] for name in known.reply.inputs}
-            reply = NodeHandle(
-                answers.engine, launched.reply, read, extents, answers.shapes, weights
-            )
-        return NodeHandle(engine, launched, inputs, extents, known.shapes, weights, reply), end
+            engine.entered(entry)
+        inputs, weights = {}, {}
+        for name in known.inputs:
+            inputs[name] = named[name]
+        if known.weight is not None:
+            weight = weights[known.weight] = named[known.weight]
+            if known.keeps[0]:
+                launched.weights = weight.detach()
+        reply, extents = None, known.extents
+        if (answers := known.reply) is not None:
+            launched.reply = answered = Launched(entry, *known.of_reply[index])
+            if known.keeps[1]:
+                answered.weights = weight.detach()
+            read = {name: inputs[name] for name in answers.inputs}
+            reply = NodeHandle(answers.engine, answered, read, extents, answers.shapes, weights)
+        handle = NodeHandle(engine, launched, inputs, extents, known.shapes, weights, reply)
+        self._observer.dispatched(handle, started)
+        # Autograd shall not follow what is done to rows in place to the window and later calls.
+        rows = self.window.detach()
+        return (rows, handle, end) if is_beside else (rows, handle)
 
     def remember_dispatch(
-        self, fields: Sequence[Any], named: Mapping[str, Any], handle: NodeHandle
+        self, positional: Sequence[Any], named: Mapping[str, Any], handle: NodeHandle
     ) -> None:
         """An engine has made this dispatch."""
-        names = [self._field] if fields else []
+        names = [self._field] if positional else []
         names += named
-        form: list[object] = [len(fields), *named]
-        tensors = (*fields, *named.values())
+        tensors = (*positional, *named.values())
         weight = None if self._weight is None else self._weight.name
         weigh = None if weight is None else named.get(weight)
-        for each in tensors:
-            if look_at(each, form, may_require_grad=each is weigh) is None or not each.numel():
-                return
-        # Others are made f32 on their way, or are those of an earlier call.
+        # Other weights are made f32 on their way, or are those of an earlier call.
         if weight is not None and (weigh is None or weigh.dtype != torch.float32):
             return
-        program = self._engine.shuffle.program
-        num_sources = _own_sources(handle.launched)
-        extents = [handle.extents[name] for name in program.extents]
-        reply = None
+        key = len(positional), *named
+        if not are_plain(tensors, may_require_grad=weigh) or self._dispatches.find(key, tensors):
+            return
+        program, node = self._engine.shuffle.program, self._node
+        sent, reply = handle.launched.sent or handle.launched, None
         if handle.reply is not None:
             answers = handle.reply
             reply = _Reply(answers.engine, tuple(answers.inputs), answers.source_shapes)
-        remember(
-            self._dispatches,
-            tuple(form),
-            _Dispatch(
-                self._node.prepared(extents, num_sources),
-                tuple(names.index(name) for name in (self._field, *program.inputs)),
-                num_sources,
-                tuple(handle.inputs),
-                weight,
-                handle.extents,
-                handle.source_shapes,
-                reply,
-            ),
+        zero, places = 0, {name: place for place, name in enumerate(names, start=1)}
+        weighs = zero if weight is None else places[weight]
+        read = (places[name] for name in (self._field, *program.inputs))
+        left = [
+            node.launched(RingEntry(index, 0, 0, False), sent.num_sources, weigh)
+            for index in range(ring_size(node.limits.num_handles))
+        ]
+        replies = [each.reply for each in left if each.reply is not None]
+        extents = [handle.extents[name] for name in program.extents]
+        known = _Dispatch(
+            Form(key, tensors),
+            node.prepared(extents, sent.num_sources),
+            itemgetter(weighs, zero, *read),
+            tuple(handle.inputs),
+            weight,
+            handle.extents,
+            handle.source_shapes,
+            [_parts(each, weigh) for each in left],
+            [_parts(each, weigh) for each in replies],
+            (_keeps(left, weigh), _keeps(replies, weigh)),
+            reply,
         )
+        self._dispatches.remember(known)
 
-    def combine(self, rows: Any, handle: Any, is_beside: bool) -> tuple[Tensor, Event] | None:
-        """`NodeEngine.combine` of rows in all slots."""
-        engine = self._engine
-        if type(handle) is NodeHandle and handle.reply is not None:
+    def combine(self, rows: Any, handle: Any, is_beside: bool) -> Any:
+        """What ``Shuffle.combine`` returns, of rows in all slots."""
+        started = time.perf_counter()
+        if type(handle) is not NodeHandle:
+            return None
+        if handle.reply is not None:
             handle = handle.reply
-        if type(handle) is not NodeHandle or handle.engine is not engine:
+        engine, launched = self._engine, handle.launched
+        if handle.engine is not engine:
             return None
-        launched = handle.launched
-        form = [handle.source_shapes[self._field], _own_sources(launched)]
-        address = look_at(rows, form)
-        if address is None:
-            return None
-        known = self._combines.get(tuple(form))
-        if known is None or not self._is_eager() or not engine.can_combine(handle):
+        sent = launched.sent or launched
+        key = handle.source_shapes[self._field], sent.num_sources
+        known = self._combines.find(key, (rows,))
+        if known is None or not engine.can_combine(handle):
             return None
         for name, weight in handle.weights.items():
             if weight.requires_grad or version(weight) != handle.versions[name]:
                 return None
-        rows_ticket = 0
-        if engine.lends(rows):
-            rows_ticket = launched.entry.ticket
-            if rows_ticket != engine.held:
-                return None
+        at = addresses((rows,), NOWHERE)
+        if at is None:
+            return None
+        entry, rows_ticket = launched.entry, 0
+        for window in engine.windows:
+            if at[0] in window:
+                rows_ticket = entry.ticket
+        if rows_ticket and rows_ticket != engine.held:
+            return None
         result = torch.empty_like(known.like, memory_format=torch.contiguous_format)
-        given = address, result.data_ptr(), known.num_bytes
+        weights = 0 if launched.weights is None else launched.weights.data_ptr()
         with self._order.lock:
-            stream, turn, end = self._start(is_beside, (rows, result))
+            begun = self._begin(is_beside, (rows, result))
+            if begun is None:
+                return None
+            turn, end = begun
+            numbers = entry.ticket, rows_ticket, weights, *at, result.data_ptr(), known.num_bytes
             try:
-                self._node.start_back(known.prepared, launched, given, rows_ticket, stream, turn)
+                known.prepared.submit(entry.index, *turn, *numbers)
             except (HopTimeoutError, NetworkError) as error:
                 engine.lose(error)
                 raise
-        return result, end
+        self._observer.combined(started)
+        return (result, end) if is_beside else result
 
     def remember_combine(self, rows: Any, handle: NodeHandle) -> None:
         """An engine has made this combine."""
         if handle.reply is not None:
             handle = handle.reply
-        shape, num_sources = handle.source_shapes[self._field], _own_sources(handle.launched)
-        if type(rows) is not Tensor or 0 in shape:
+        shape, launched = handle.source_shapes[self._field], handle.launched
+        num_sources = (launched.sent or launched).num_sources  # of this rank
+        if not are_plain((rows,)) or 0 in shape or len(rows) != handle.num_slots:
             return
-        form = [shape, num_sources]
-        if len(rows) != handle.num_slots or look_at(rows, form) is None:
+        key = shape, num_sources
+        if self._combines.find(key, (rows,)):
             return
         [field] = self._engine.shuffle.program.buffers["source"]
         one = torch.empty(1, dtype=TORCH_DTYPES[field.dtype], device=self._engine.members.device)
-        prepared = self._node.prepared_back(num_sources)
-        known = _Combine(prepared, one.expand(shape), one.nbytes * shape.numel())
-        remember(self._combines, tuple(form), known)
+        known = _Combine(
+            Form(key, (rows,)),
+            self._node.prepared_back(num_sources),
+            one.expand(shape),
+            one.nbytes * shape.numel(),
+        )
+        self._combines.remember(known)
 
     def _watch_streams(self, ends: Ends) -> None:
-        self._ends, self.stream = ends, ends.stream
+        self._ends = ends
         # The event that tells how far the caller's stream is.
-        self._before, before = ends.take()
-        self._ended = ended = self._order.ended
-        self._alone, self._beside = Turn(ended=ended), Turn(ended=ended, before=before)
+        self._before, self._before_at = ends.take()
+        self._ended = self._order.ended
 
-    def _is_eager(self) -> bool:
-        """Whether calls are made here and now, on the device of the engine."""
-        return self._ends is None or (
-            torch._C._cuda_getDevice() == self._ends.device
-            and not torch._C._cuda_isCurrentStreamCapturing()
-        )
-
-    def _start(
+    def _begin(
         self, is_beside: bool, used: Sequence[Tensor]
-    ) -> tuple[int | None, Turn | None, Event]:
-        """The stream of a call that uses these tensors, what it awaits there, and its end."""
+    ) -> tuple[tuple[int, ...], Event | None] | None:
+        """The `Turn` of a call that uses these tensors, and the end of one that ``is_beside``. None
+        if it is not to be made here and now, on the device of the engine."""
+        ends, ended = self._ends, self._ended
+        if ends is not None and (
+            torch._C._cuda_getDevice() != ends.device or torch._C._cuda_isCurrentStreamCapturing()
+        ):
+            return None
         if self._watch.loss is not None or self._node.is_out_of_step:
             self._engine.check_can_follow()
-        ends = self._ends
         if ends is None:
-            return None, None, Event()
+            return NO_TURN, Event() if is_beside else None
         caller = torch._C._cuda_getCurrentRawStream(ends.device)
         if not is_beside:
-            turn = self._alone
-            turn.awaited = self._ended if self._order.follows(caller) else None
-            return caller, turn, Event()
-        turn, (event, told) = self._beside, ends.take()
-        turn.before_on, turn.told = caller, told
-        turn.awaited = self._ended if self._order.follows(ends.address) else None
-        return ends.address, turn, CallEnd(ends, event, told, caller, used)
+            return (caller, 0, 0, ended if self._order.follows(caller) else 0, ended, 0), None
+        self._observer.stream, stream = ends.stream, ends.address
+        event, told = ends.take()
+        awaited = ended if self._order.follows(stream) else 0
+        turn = Turn(stream, caller, self._before_at, awaited, ended, told)
+        return turn, CallEnd(ends, event, told, caller, used)
 
 
-def _own_sources(launched: Launched) -> int:
-    """Segments of this rank."""
-    return launched.num_sources if launched.sent is None else launched.sent.num_sources
+def _parts(launched: Launched, given: Tensor | None) -> _Parts:
+    """All but what differs from call to call, such as weights that were ``given``."""
+    _, *others = (getattr(launched, each.name) for each in fields(Launched))
+    return tuple(None if isinstance(each, Launched) or each is given else each for each in others)
 
 
-def look_at(tensor: Any, form: list[Any], may_require_grad: bool = False) -> int | None:
-    """The address of a tensor, if kernels can read it as it is; what else there is to check of it
-    is added to the ``form``. None if the engine must look at it."""
-    if type(tensor) is not Tensor or tensor.layout != torch.strided:
-        return None
-    if tensor.requires_grad:
-        if not may_require_grad:
-            return None
-        form.append(torch.is_grad_enabled())
-    try:
-        address: int = tensor.data_ptr()
-    except RuntimeError:  # has no memory of its own, as inside torch.func
-        return None
-    if not address or address % ALIGNMENT or not tensor.is_contiguous():
-        return None
-    form += tensor.dtype, tensor.shape, tensor.get_device()
-    return address
-
-
-def remember(known: dict[Any, Any], form: Any, what: Any) -> None:
-    if len(known) >= MAX_FORMS:
-        known.clear()
-    known[form] = what
+def _keeps(left: Sequence[Launched], given: Tensor | None) -> bool:
+    """Whether weights that are given are kept for combine."""
+    return given is not None and any(each.weights is given for each in left)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
+from fuscoc_runtime.kernels.trace import Tracer
 from fuscoc_runtime.room import room_for
 
 # Verdicts; see kernels/device/verdicts.py.
@@ -55,8 +59,16 @@ class Report:
     said; see kernels/device/words.py.
     """
 
-    def __init__(self, device: torch.device, num_ranks: int, is_judged: bool = False) -> None:
-        """``is_judged``: whether there are verdicts."""
+    def __init__(
+        self,
+        device: torch.device,
+        num_ranks: int,
+        is_judged: bool = False,
+        tracer: Tracer | None = None,
+    ) -> None:
+        """``is_judged``: whether there are verdicts. A ``tracer`` is told of waits."""
+        self._waiting: Callable[[], AbstractContextManager[None]]
+        self._waiting = nullcontext if tracer is None else partial(tracer.host, "wait for counts")
         self._device, self._num_ranks, self._is_judged = device, num_ranks, is_judged
         self._room, on_gpu = room_for(num_ranks), device.type == "cuda"
         self._others = 2 * self._room + 3
@@ -67,6 +79,19 @@ class Report:
     def wait(self, epoch: int) -> Planned:
         """What planning says of the call of that epoch, when it has come: the one wait of a host
         for its device. Kernels end in any case, as the watching thread sees to it."""
+        with self._waiting():
+            self._wait(epoch)
+        low = [signed(word) for word in self._seen[: self._others].tolist()]
+        *_, num_rows, is_aborted, verdict = low
+        return Planned(
+            tuple(low[: self._num_ranks]),
+            tuple(low[self._room : self._room + self._num_ranks]),
+            num_rows,
+            is_aborted != 0 or (self._is_judged and verdict < 0),
+            verdict if self._is_judged else GOES,
+        )
+
+    def _wait(self, epoch: int) -> None:
         started = time.monotonic()
         look = LOOK_SECONDS
         while not self._has(epoch):
@@ -78,15 +103,6 @@ class Report:
                 time.sleep(PAUSE_SECONDS)
             else:
                 os.sched_yield()
-        low = [signed(word) for word in self._seen[: self._others].tolist()]
-        *_, num_rows, is_aborted, verdict = low
-        return Planned(
-            tuple(low[: self._num_ranks]),
-            tuple(low[self._room : self._room + self._num_ranks]),
-            num_rows,
-            is_aborted != 0 or (self._is_judged and verdict < 0),
-            verdict if self._is_judged else GOES,
-        )
 
     def take_others(self) -> list[Other]:
         """What peers have said of calls meanwhile, each once."""

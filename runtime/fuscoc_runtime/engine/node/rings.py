@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import torch
@@ -58,11 +58,12 @@ class HandleRings:
         return RingEntry(index, self._tickets, number, captured)
 
     def is_live(self, entry: RingEntry) -> bool:
-        """Whether the memory is still that of the dispatch, as far as the host knows."""
+        """Whether the memory is still that of the dispatch, as far as the host knows: that of a
+        captured one may also be taken by replays, which the device notices."""
         return self._numbers[entry.captured] - entry.number <= self._num_handles
 
 
-@dataclass(eq=False)  # as a `RingEntry`
+@dataclass(eq=False, slots=True)  # as a `RingEntry`
 class Sent:
     """This rank's own segments where there are several nodes: how many, and int64 [max_sources,
     fanout] the rank that each point goes to, negative for none."""
@@ -71,7 +72,7 @@ class Sent:
     ranks: Tensor
 
 
-@dataclass(eq=False)  # as a `RingEntry`
+@dataclass(eq=False, slots=True)  # as a `RingEntry`
 class Launched:
     """What combine needs of its dispatch.
 
@@ -107,6 +108,12 @@ class Launched:
     filled_slots: Tensor | None = None
     sent: Sent | None = None
     reply: Launched | None = None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All memory that it names by itself."""
+        held = (getattr(self, each.name) for each in fields(self))
+        return [each for each in held if isinstance(each, Tensor)]
 
     @property
     def has_given_slots(self) -> bool:

@@ -16,7 +16,7 @@ from fuscoc_runtime.engine.node.crossing import Packing
 from fuscoc_runtime.engine.node.state import lay_out
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
-from fuscoc_runtime.room import room_for
+from fuscoc_runtime.room import MOST_TURNS, room_for
 from fuscoc_runtime.topology import Topology
 
 HEADER_BYTES = 1024
@@ -37,9 +37,9 @@ MESSAGE_BYTES = 1_000_000
 """Of rows, about, that a round brings to a rank at least: with many ranks messages would be small
 else."""
 MOST_SENT = 256 << 20
-"""Bytes that a rank sends other nodes in a dispatch of exact sizes: what 50 GB/s carry in 5 ms.
-Segments have a place in every slab, whether they go there or not, and slabs of every node have
-memory; beyond this the general engine, which packs what goes to a node, carries a call out."""
+"""Bytes that a rank sends other nodes in slabs of a dispatch of exact sizes: what 50 GB/s carry in
+5 ms. Segments have a place in every slab, whether they go there or not, and slabs of every node
+have memory; beyond this rows travel as flows, which have places for those alone that go."""
 RECEIPTS = 3
 """Kinds of points that are not moved; see kernels/device/slabs.py."""
 STEP = 8
@@ -49,8 +49,11 @@ JOINED_BYTES = 16 << 10
 is there: another message takes longer."""
 STAGING_BYTES = 32 << 20
 """Of partial rows of other nodes' segments, about, for which a window has room in any case. Where
-those of all places are more, half of them come in a second turn: until then peers wait for each
-other once more, some microseconds, which is little beside what so many rows take."""
+those of all places are more they come in turns, before each of which peers wait for each other,
+some microseconds: in two."""
+MOST_STAGING_BYTES = 512 << 20
+"""If half of them are more than so many bytes, there are up to as many turns as other nodes, so
+that all these take as much room as the own one."""
 
 
 def places_step(shuffle: ShuffleSpec, node: NodeSpec) -> int:
@@ -113,9 +116,11 @@ def lay_out_slab(
     topology: Topology,
     max_sources: int,
     crossing: int | None = None,
+    has_rows: bool = True,
 ) -> tuple[dict[str, list[int]], int]:
-    """Offsets of the parts of a slab of a dispatch, and its bytes. ``crossing`` is as in
-    `slab_places`. The slab of the own node has no rows, and points of all segments instead."""
+    """Offsets of the parts of a slab of a dispatch, and its bytes; without rows if they travel as
+    flows. ``crossing`` is as in `slab_places`. The slab of the own node has no rows, and points of
+    all segments instead."""
     places = slab_places(shuffle, node, max_sources, crossing)
     points, compact = places * shuffle.program.fanout, shuffle.program.is_compact
     counted = points * (shuffle.program.target.kind == "packed")
@@ -130,7 +135,7 @@ def lay_out_slab(
             "counts": [counts * COUNT_BYTES],
             "table": [table_bytes(shuffle)],
             "rows": [
-                places * field.num_elems * TORCH_DTYPES[field.dtype].itemsize
+                places * field.num_elems * TORCH_DTYPES[field.dtype].itemsize * has_rows
                 for field in shuffle.program.buffers["target"]
             ],
         }
@@ -145,25 +150,38 @@ def bytes_sent(shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, max_sou
 
 def staged_places(places: int, num_ranks: int, num_nodes: int, partial_bytes: int) -> int:
     """Of so many places of every other node those whose partial rows a window has room for at a
-    time: all, or at least half."""
+    time."""
     if num_ranks == 1 or num_nodes == 1 or partial_bytes == 0:
         return places
-    half = -(-places // (2 * STEP)) * STEP
-    return min(places, max(half, room_for_places(num_ranks, num_nodes, partial_bytes)))
+    half, of_a_turn = (-(-places // (n * STEP)) * STEP for n in (2, num_turns(num_nodes)))
+    least, most = rooms_for_places(num_ranks, num_nodes, partial_bytes)
+    return min(places, max(least, of_a_turn, min(half, most)))
 
 
-def room_for_places(num_ranks: int, num_nodes: int, partial_bytes: int) -> int:
-    """Those for which there is room in any case."""
+def num_turns(num_nodes: int) -> int:
+    """In which partial rows come, at the most."""
+    return min(max(2, num_nodes - 1), MOST_TURNS)
+
+
+def rooms_for_places(num_ranks: int, num_nodes: int, partial_bytes: int) -> tuple[int, int]:
+    """Those for which there is room in any case, and for which there is if they are half."""
     of_a_place = (num_ranks - 1) * (num_nodes - 1) * partial_bytes
-    return STAGING_BYTES // of_a_place // STEP * STEP
+    least, most = (
+        each // of_a_place // STEP * STEP for each in (STAGING_BYTES, MOST_STAGING_BYTES)
+    )
+    return least, most
 
 
 def lay_out_back(
-    shuffle: ShuffleSpec, node: NodeSpec, max_sources: int, crossing: int | None = None
+    shuffle: ShuffleSpec,
+    node: NodeSpec,
+    max_sources: int,
+    crossing: int | None = None,
+    has_rows: bool = True,
 ) -> tuple[dict[str, list[int]], int]:
     """The same of a slab of a combine."""
     places = slab_places(shuffle, node, max_sources, crossing)
-    rows = [places * node.partial_bytes]
+    rows = [places * node.partial_bytes * has_rows]
     return lay_out({"header": [HEADER_BYTES], "flags": [places * 4], "rows": rows})
 
 
@@ -208,11 +226,15 @@ def new_slab_memory(
     max_sources: int,
     device: torch.device,
     crossing: int | None = None,
+    with_rows: int | None = None,
 ) -> SlabMemory:
-    """Room for so many source segments of a rank; ``crossing`` as in `slab_places`."""
-    num_nodes = topology.num_nodes
-    _, nbytes = lay_out_slab(shuffle, node, topology, max_sources, crossing)
-    _, back_bytes = lay_out_back(shuffle, node, max_sources, crossing)
+    """Room for so many source segments of a rank; if they are more than those ``with_rows`` their
+    rows travel as flows. ``crossing`` as in `slab_places`."""
+    num_nodes, most = topology.num_nodes, with_rows if with_rows is not None else max_sources
+    sizes = [(min(max_sources, most), crossing, True)] * (most > 0)
+    sizes.append((max_sources, crossing, False))
+    nbytes = max(lay_out_slab(shuffle, node, topology, *each)[1] for each in sizes)
+    back_bytes = max(lay_out_back(shuffle, node, *each)[1] for each in sizes)
 
     def new(nbytes: int) -> Tensor:
         return torch.zeros(num_nodes, nbytes, dtype=torch.uint8, device=device)
@@ -235,8 +257,7 @@ class Slabs:
         finished: which of this rank's segments, in their order, each round brings the last sums of.
         tables: on the device: the places of these segments in every slab, and that order; see
             `Packing`. Without them all segments have their own places.
-        rows_at: where the rows of a field begin in a slab, by value name; ``sums_at``: where those
-            of a slab on the way back do.
+        rows_at: where the rows of a field begin in a slab, by value name.
         words: of a table.
     """
 
@@ -250,12 +271,14 @@ class Slabs:
         is_one_round: bool,
         crossing: int | None = None,
         packing: Packing | None = None,
+        has_rows: bool = True,
     ) -> None:
-        """``is_one_round``: whether all travels at once, as where all nodes are of one host.
-        ``packing`` says which segments have places where at most ``crossing`` cross."""
+        """``is_one_round``: whether all travels at once, as where all nodes are of one host, or
+        rows travel as flows and slabs have none. ``packing`` says which segments have places where
+        at most ``crossing`` cross."""
         self.memory = memory
-        forth, _ = lay_out_slab(shuffle, node, topology, max_sources, crossing)
-        back, _ = lay_out_back(shuffle, node, max_sources, crossing)
+        forth, _ = lay_out_slab(shuffle, node, topology, max_sources, crossing, has_rows)
+        back, _ = lay_out_back(shuffle, node, max_sources, crossing, has_rows)
         places = slab_places(shuffle, node, max_sources, crossing)
         fields = shuffle.program.buffers["target"]
         row_bytes = [field.num_elems * TORCH_DTYPES[field.dtype].itemsize for field in fields]
@@ -272,9 +295,9 @@ class Slabs:
             self._told = [(HEADER_BYTES, shuffle.program.fanout * POINT_BYTES)]
             order, self.finished = packing.finishing(self.rounds, MAX_GROUP)
             self.tables = [each.to(memory.out.device) for each in (packing.at, order)]
-        self._places = list(zip(forth["rows"], row_bytes, strict=True))
-        self.sums_at = back["rows"][0]
-        self._places_back = [(HEADER_BYTES, 4), (self.sums_at, node.partial_bytes)]
+        self._places = list(zip(forth["rows"], row_bytes, strict=True)) if has_rows else []
+        sums_at = back["rows"][0]
+        self._places_back = [(HEADER_BYTES, 4)] + [(sums_at, node.partial_bytes)] * has_rows
         self.rows_at = {
             f"slab_at.{field.name}": at for field, at in zip(fields, forth["rows"], strict=True)
         }
@@ -292,7 +315,7 @@ class Slabs:
             "backs_out": address(memory.back_out),
             "backs_in": address(memory.back),
             "back_bytes": memory.back.shape[1],
-            "back_rows": self.sums_at,
+            "back_rows": sums_at,
             "receipts_out": address(memory.receipts_out),
             "receipts_in": address(memory.receipts),
         }
@@ -303,19 +326,11 @@ class Slabs:
         told = self._told * (places.start == 0)
         return self._travelling(self._counts, places, self._places, told)
 
-    def without_rows(self) -> Ranges:
-        """The same of all that a slab of a dispatch has of points."""
-        return self._travelling(self._counts, range(0), (), self._told)
-
     def ranges_back(self, places: range) -> Ranges:
         """The same of a combine, where what has come goes back. With every round goes a header:
         what it says of the call is known with the first, and who refuses it with the last one."""
         header = [(HEADER_BYTES, 0)]
         return self._travelling(self._counts[::-1], places, self._places_back, header)
-
-    def without_sums(self) -> Ranges:
-        """The same of all that a slab of a combine has but sums."""
-        return self._travelling(self._counts[::-1], range(0), (), [(self.sums_at, 0)])
 
     def at_segments(self, of_places: Tensor) -> Tensor:
         """Of numbers [num_nodes, places, n] by node and place of a slab those of this rank's

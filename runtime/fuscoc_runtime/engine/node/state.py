@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.rails import Rails
-from fuscoc_runtime.engine.node.rings import Launched, RingEntry, ring_size
+from fuscoc_runtime.engine.node.rings import HandleRings, Launched, RingEntry, ring_size
 from fuscoc_runtime.room import LEAST
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class NodeKernels(Protocol):
         max_entries: outer indices of a ragged source that kernels evaluate by themselves; None if
             they are evaluated before.
         rails: what goes over the network; None inside one node.
+        rings: the turns of handles' memory.
         is_out_of_step: between nodes, whether peers may make calls that this rank cannot match, so
             that none can follow.
     """
@@ -84,6 +85,7 @@ class NodeKernels(Protocol):
     rows: tuple[Tensor, ...]
     state: Tensor
     page: Tensor
+    rings: HandleRings
 
     @property
     def rails(self) -> Rails | None: ...
@@ -121,8 +123,6 @@ class NodeKernels(Protocol):
     def private_bytes(self) -> int: ...
 
     def points(self, handle: Launched) -> Tensor: ...
-
-    def is_live(self, handle: Launched) -> bool: ...
 
 
 @dataclass(frozen=True)

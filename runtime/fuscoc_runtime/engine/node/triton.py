@@ -34,7 +34,6 @@ from fuscoc_runtime.kernels.commands import (
     CommandList,
     Launch,
     Numbers,
-    Turn,
     carry_out,
 )
 from fuscoc_runtime.kernels.loader import address
@@ -88,14 +87,14 @@ class TritonNode:
         self._tables = [
             torch.zeros(num_words, dtype=torch.int64, device=self._device) for _ in entries
         ]
-        self._forth = CommandList(self._device, self._commands_forth())
-        back = self._commands_back() if self._program.combines else ()
-        self._back = CommandList(self._device, back)
         self.configure(self._program.model(num_sms, self._combine_an_sm))
 
     def configure(self, programs: Programs) -> None:
         """Use ``programs`` from the next call on; every rank must set the same groups."""
         self._programs = programs
+        self._forth = self._list_forth()
+        back = self._commands_back() if self._program.combines else ()
+        self._back = self._program.listed(back, self._varied_back)
         lasting = {"state": address(self.state), "page": address(self.page)}
         for index, table in enumerate(self._tables):
             words = self._memory.table(index, programs, **lasting, **self._words(index))
@@ -106,7 +105,7 @@ class TritonNode:
     def answered_by(self, reply: AnsweringNode) -> None:
         """Let dispatches leave what the kernels of a reply need."""
         self._reply = reply
-        self._forth = CommandList(self._device, self._commands_forth())
+        self._forth = self._list_forth()
         self.forget()
 
     def forget(self) -> None:
@@ -142,9 +141,19 @@ class TritonNode:
             if len(self._prepared) >= MAX_FORMS:
                 self._prepared.clear()
             prepared = self._prepared[form] = self.prepared(*form)
+        entry, begun = self._next_entry(), self._program.bits_of_cells(source)
+        handle = self.launched(entry, num_sources, weights, num_slots, ragged)
+        if handle.row_index is not None:  # before the peers know that this rank joins the call
+            handle.row_index.fill_(-1)
+        at = [0 if each is None else address(each) for each in (weights, begun)]
         given = [address(each) for each in (*source, *inputs)]
-        begun = self._program.bits_of_cells(source)
-        return self.start(prepared, given, num_sources, weights, num_slots, ragged, begun)
+        numbers = prepared.fill(entry.index, (entry.ticket, *at, *given))
+        if ragged is not None:
+            values = self._forth.values(numbers)
+            self._evaluate_ragged(values, ragged, self._ragged_columns(entry))
+            numbers = self._forth.numbers(values)
+        self._submit(self._forth, numbers)
+        return handle
 
     def prepared(self, extents: Sequence[int], num_sources: int, num_slots: int = 0) -> Prepared:
         """All dispatches of so many segments with these extents, until the next `configure`."""
@@ -158,31 +167,21 @@ class TritonNode:
             "num_slots": num_slots,
             "weights": 0,
         }
-        varied = ["ticket", "weights" if self._reply is None else "reply.weights", "begun"]
-        varied += self.shuffle.program.read
-        varied += [f"input.{name}" for name in self.shuffle.program.inputs]
         numbers = [
             {**lasting, **alike, "call": table.data_ptr(), **self._answering(index, num_sources)}
             for index, (lasting, table) in enumerate(zip(self._lasting, self._tables, strict=True))
         ]
-        return Prepared(self._forth.names, numbers, varied)
+        return Prepared(self._forth, numbers, self._varied, self.rails)
 
-    def start(
+    def launched(
         self,
-        prepared: Prepared,
-        addresses: Sequence[int],
+        entry: RingEntry,
         num_sources: int,
         weights: torch.Tensor | None = None,
         num_slots: int = 0,
         ragged: RaggedSizes | None = None,
-        begun: torch.Tensor | None = None,
-        stream: int | None = None,
-        turn: Turn | None = None,
     ) -> Launched:
-        """A dispatch with these ``addresses`` of sources and inputs, and of what is ``begun`` where
-        segments must lie apart; see `dispatch`, and `CommandList.submit`."""
-        # Who names the stream knows that it captures nothing.
-        entry = self._next_entry() if stream is None else self.rings.next(False)
+        """What is left of a dispatch into an entry's memory; see `dispatch`."""
         buffers = self._buffers[entry.index]
         handle = Launched(
             entry,
@@ -197,18 +196,8 @@ class TritonNode:
             num_slots,
             ragged,
         )
-        if handle.row_index is not None:  # before the peers know that this rank joins the call
-            handle.row_index.fill_(-1)
         if self._reply is not None:
             self._reply.adopt(handle, weights)
-        at = [0 if each is None else address(each) for each in (weights, begun)]
-        numbers = prepared.fill(entry.index, (entry.ticket, *at, *addresses))
-        if ragged is not None:
-            values = dict(zip(self._forth.names, numbers, strict=True))
-            columns = [self._scratch[name] for name in ("rank", self._program.place)]
-            self._evaluate_ragged(values, ragged, columns)
-            numbers = self._forth.numbers(values)
-        self._submit(self._forth, numbers, stream, turn)
         return handle
 
     def combine(
@@ -233,41 +222,29 @@ class TritonNode:
         """All combines of so many segments, until the next `configure`."""
         alike = {"programs": self._programs.combine, "num_sources": num_sources}
         numbers = [{**alike, "call": table.data_ptr()} for table in self._tables]
-        return Prepared(self._back.names, numbers, self._varied_back)
+        return Prepared(self._back, numbers, self._varied_back, self.rails)
+
+    @property
+    def _varied(self) -> list[str]:
+        """The numbers of a dispatch that differ from call to call: its ticket, the addresses of
+        weights and of what is begun, and those of fields and inputs."""
+        program = self.shuffle.program
+        weights = "weights" if self._reply is None else "reply.weights"
+        names = ["ticket", weights, "begun", *program.read]
+        return names + [f"input.{name}" for name in program.inputs]
 
     @property
     def _varied_back(self) -> list[str]:
-        """The numbers of a combine that `start_back` fills in."""
+        """Those of a combine: the tickets of its handle and of its rows, the address of weights,
+        and those of rows and results and bytes of these."""
         fields = [field.name for field in self.shuffle.program.buffers["source"]]
         return ["ticket", "rows_ticket", "weights"] + [
             f"{each}.{field}" for each in COMBINED for field in fields
         ]
 
-    def start_back(
-        self,
-        prepared: Prepared,
-        handle: Launched,
-        given: Sequence[int],
-        rows_ticket: int,
-        stream: int | None = None,
-        turn: Turn | None = None,
-    ) -> None:
-        """A combine, with addresses of rows and results and bytes of these ``given``; see `combine`
-        and `CommandList.submit`."""
-        entry = handle.entry
-        weights = 0 if handle.weights is None else address(handle.weights)
-        numbers = prepared.fill(entry.index, (entry.ticket, rows_ticket, weights, *given))
-        self._submit(self._back, numbers, stream, turn)
-
-    def _submit(
-        self,
-        commands: CommandList,
-        numbers: Numbers,
-        stream: int | None = None,
-        turn: Turn | None = None,
-    ) -> None:
+    def _submit(self, commands: CommandList, numbers: Numbers) -> None:
         """See `CommandList.submit`."""
-        commands.submit(numbers, stream, turn)
+        commands.submit(numbers)
 
     def refuse_dispatch(self) -> RingEntry:
         """Take a dispatch's turn without joining it; see `CudaNode.refuse_dispatch`."""
@@ -288,10 +265,14 @@ class TritonNode:
             values |= dict.fromkeys((f"{each}.{field.name}" for each in COMBINED), 0)
         self._back.submit(self._back.numbers({**self._values(handle), **values}))
 
+    def _list_forth(self) -> CommandList:
+        return self._program.listed(self._commands_forth(), self._varied)
+
     def _commands_forth(self) -> list[Command]:
         """A dispatch."""
         program = self._program
-        commands: list[Command] = [*program.evaluating(), *program.planning(), program.moving()]
+        planning = program.planning(program.sizes(self.limits.max_sources, self._programs))
+        commands: list[Command] = [*program.evaluating(), *planning, program.moving()]
         return commands if self._reply is None else self._reply.around(commands)
 
     def _commands_back(self) -> list[Command]:
@@ -323,6 +304,10 @@ class TritonNode:
         for column in columns:
             behind = torch.arange(len(column), device=self._device) >= sizes.num_points
             column.masked_fill_(behind, -1)
+
+    def _ragged_columns(self, entry: RingEntry) -> list[torch.Tensor]:
+        """What tells of the points of a dispatch where they go."""
+        return [self._scratch[name] for name in ("rank", self._program.place)]
 
     def _next_entry(self) -> RingEntry:
         is_captured = not self._interpreted and torch.cuda.is_current_stream_capturing()
@@ -358,11 +343,6 @@ class TritonNode:
         if not self._program.is_dense:
             return None
         return self._memory.part("claims", torch.int32, self.limits.capacity, entry.index)
-
-    def is_live(self, handle: Launched) -> bool:
-        """Whether later dispatches have left the handle's buffers alone; a captured handle's may
-        also be taken by replays, which the device notices."""
-        return self.rings.is_live(handle.entry)
 
     def _values(self, handle: Launched) -> dict[str, int]:
         """What the launches of a handle pass alike."""

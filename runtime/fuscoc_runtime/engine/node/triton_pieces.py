@@ -166,6 +166,11 @@ class TritonPiecesNode(TritonNode):
         self._forth.submit(self._forth.numbers(values))
         return handle
 
+    @property
+    def _varied(self) -> list[str]:
+        """No dispatch repeats another one's numbers."""
+        return []
+
     def _commands_forth(self) -> list[Command]:
         kernels = self._program.kernels
         return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -14,7 +14,7 @@ from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.schedule import Programs, model_programs
 from fuscoc_runtime.engine.node.state import bits_of_cells
-from fuscoc_runtime.kernels.commands import Launch
+from fuscoc_runtime.kernels.commands import Command, CommandList, Launch
 from fuscoc_runtime.kernels.loader import (
     Kernel,
     address,
@@ -22,6 +22,7 @@ from fuscoc_runtime.kernels.loader import (
     load_device_kernel,
     load_kernel,
 )
+from fuscoc_runtime.kernels.traced import command_list, traced
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.plan import key_to_rank
@@ -130,7 +131,11 @@ class TritonProgram:
             room=self.room,
         )
         kernel.compile()
-        return kernel
+        return traced(kernel, self.members.tracer)
+
+    def listed(self, commands: Sequence[Command], varied: Sequence[str] = ()) -> CommandList:
+        """Commands for the current stream of the device; see `CommandList`."""
+        return command_list(self.device, commands, varied, self.members.tracer)
 
     @property
     def num_columns(self) -> int:
@@ -256,8 +261,10 @@ class TritonProgram:
         programs = -(-num_points // program.relation.block)
         return {"num_points": num_points, "relation_programs": programs}
 
-    def planning(self) -> list[Launch]:
-        """The planner, with the numbers that `sizes` has."""
+    def planning(self, sizes: Mapping[str, int]) -> list[Launch]:
+        """The planner, with the numbers that `sizes` has. Between nodes a kernel comes early unless
+        it has more programs than this rank's share of the GPU: that before it waits for peers, and
+        where ranks share a GPU what it waits for could find no room beside such a one."""
         programs = {"count": "tiles", "exchange": "exchanging", "assign": "tiles"}
         if self.num_nodes > 1:  # who has sent segments has counted them
             del programs["count"]
@@ -268,10 +275,13 @@ class TritonProgram:
         elif "sort" in self.spec.kernels:
             programs = {"exchange_landed": "exchanging", "assign_landed": "tiles"}
         told = {"programs": "sorting", **self.named}  # those whose counts are exchanged
-        if (follows := self.num_nodes > 1) and self.table is None:
+        between = self.num_nodes > 1
+        if between and self.table is None:
             told["key_to_rank"] = "node_owners"
+        most = sizes["programs"] if between else 0
         return [
-            Launch(self.kernels[role], number, told, follows) for role, number in programs.items()
+            Launch(self.kernels[role], number, told, follows=sizes[number] <= most)
+            for role, number in programs.items()
         ]
 
     def moving(self) -> Launch:
@@ -318,4 +328,8 @@ class TritonProgram:
     def _load(self, artifact: Artifact, name: str) -> Kernel:
         spec = artifact.kernels[name]
         path, code = artifact.kernel_file(spec), artifact.code[spec.file]
-        return load_kernel(path, spec, code, interpreted=self.interpreted, room=self.room)
+        num_ranks = self.members.topology.num_ranks
+        kernel = load_kernel(
+            path, spec, code, interpreted=self.interpreted, room=self.room, num_ranks=num_ranks
+        )
+        return traced(kernel, self.members.tracer)

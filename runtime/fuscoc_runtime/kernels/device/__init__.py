@@ -3,7 +3,7 @@
 Generated text binds them to a shuffle's rows and sizes. ``@triton.jit`` fixes when it is applied
 whether a function is compiled or interpreted, and ``words`` how many ranks of a node there is room
 for. So these modules are executed once for each mode and room, by ``load`` and never by an import
-statement.
+statement. A text whose segments go to every rank is told by ``destinations`` how many these are.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fuscoc_runtime.room import LEAST
+from fuscoc_runtime.room import LEAST, lanes_for, segments_of
 
 _room = LEAST
+_num_ranks = 1
 
 
 def room() -> int:
@@ -28,14 +29,28 @@ def room() -> int:
 
 
 @contextmanager
-def having_room(ranks: int) -> Iterator[None]:
-    """Execute modules with room for so many ranks. By one thread at a time."""
-    global _room
-    before, _room = _room, ranks
+def having_room(ranks: int, num_ranks: int = 1) -> Iterator[None]:
+    """Execute modules with room for so many ranks of a node, and texts for ``num_ranks`` of all
+    nodes. By one thread at a time."""
+    global _room, _num_ranks
+    before = _room, _num_ranks
+    _room, _num_ranks = ranks, num_ranks
     try:
         yield
     finally:
-        _room = before
+        _room, _num_ranks = before
+
+
+def destinations(fanout: int, points: int) -> tuple[Any, Any, Any]:
+    """Constants of a text whose segments have ``fanout`` points for every rank: how many those are,
+    their lanes in a vector, and how many segments a tile of so many ``points`` has. As literals of
+    a text they are plain numbers to an interpreter."""
+    import triton
+
+    each = fanout * _num_ranks
+    lanes = lanes_for(each)
+    number = int if triton.knobs.runtime.interpret else triton.language.constexpr
+    return number(each), number(lanes), number(segments_of(points, lanes))
 
 
 def load(name: str) -> ModuleType:

@@ -166,14 +166,14 @@ def enter(call, tag, planned):
         if joins(call, peer) & (tl.program_id(0) == 0):
             tell(call, words.BARRIER_AT, peer, tag)
     if planned == 0:
-        entered = entered & told_by_all(call, words.BARRIER_AT, tag)
+        entered = entered & told_by_all(call, words.BARRIER_AT, tag, tag)
     return entered
 
 
 @triton.jit
-def told_by_all(call, name: tl.constexpr, tag):
-    """Wait until every peer that joins has told that it has got to the call, or has refused it;
-    whether all have."""
+def told_by_all(call, name: tl.constexpr, told, tag):
+    """Wait until every peer that joins has ``told`` that it has got so far in the call with that
+    ``tag``, or has refused it; whether all have."""
     stage: tl.constexpr = words.COMBINE_ENTER
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
@@ -181,14 +181,14 @@ def told_by_all(call, name: tl.constexpr, tag):
     for step in range(1, num_ranks):
         peer = (rank + step) % num_ranks
         if joins(call, peer):
-            there = has_reached(call, name, peer, tag)
+            there = has_reached(call, name, peer, told)
             if there == 0:
                 polls = 0
                 shown = 0
                 stopped = 0
                 while (there == 0) & (stopped == 0):
                     stopped = sync.aborted(call)
-                    there = has_reached(call, name, peer, tag)
+                    there = has_reached(call, name, peer, told)
                     there |= has_reached(call, words.REFUSED_AT, peer, tag)
                     there |= has_left(call, peer)
                     polls += 1

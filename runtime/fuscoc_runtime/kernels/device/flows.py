@@ -1,10 +1,10 @@
 """Rows that travel between nodes without places for those that stay away, by the ranks of a node
-that a policy chooses: between slabs, where the other kernels have a row for every place, and memory
-that the node's ranks can address, where rows lie as they travel.
+that a policy chooses: they leave from memory that the node's ranks can address, and land there.
 
 What a rank sends a node is a flow; its rows are numbered by their places. On both sides of the
-network `number` finds the number of a place, as both know the points, and `carry` moves rows: out
-of slabs into the memory of whoever sends them, and from where they have landed into slabs. `share`
+network `number` finds the number of a place, as both know the points, and when it is known who
+sends and gets which rows, `settle` makes of it where the row is. From then on the other kernels
+pack a row there, move it on from there, and bring its sum back there, as they do in slabs. `share`
 lets all ranks of a node know how large the flows of all are, and `pass_by` lets nobody go on before
 all have moved what they had to, and says if they mean different routings.
 """
@@ -18,7 +18,6 @@ words, vectors, sync = load("words"), load("vectors"), load("sync")
 slabs, known = load("slabs"), load("known")
 
 PLACES = tl.constexpr(1024)  # looked at together
-COPIED = tl.constexpr(1024)  # units of a row that are moved together
 COUNTS = tl.constexpr(1024)  # that are shared together
 OTHER = tl.constexpr(-2)  # said in place of a dispatch, by ranks whose rails differ in it
 PART = tl.constexpr(3)  # words of the rows of a flow that one rank sends: the number behind the
@@ -135,46 +134,28 @@ def memory_of(bases, rank):
     return tl.load(bases.to(tl.int64).to(tl.pointer_type(tl.int64)) + rank)
 
 
-@triton.jit(do_not_specialize=range(11))
-def carry(
-    num_nodes: tl.int64, stride: tl.int64, parts_of_flows: tl.int64, numbers: tl.int64,
-    num_ranks: tl.int64, bases: tl.int64, memory_at: tl.int64, slab: tl.int64, slab_bytes: tl.int64,
-    row_bytes: tl.int64, comes: tl.int64,
+@triton.jit(do_not_specialize=range(6))
+def settle(
+    own: tl.int64, others: tl.int64, num_nodes: tl.int64, stride: tl.int64, num_ranks: tl.int64,
+    parts: tl.int64,
 ):  # fmt: skip
-    """Rows of a field out of slabs, the first of which begin at ``slab``, into memory of the ranks
-    that send them, ``memory_at`` bytes into it; with ``comes`` from there into slabs.
-    ``parts_of_flows``: int64 [nodes, ranks of the node, PART]."""
-    items = num_nodes * stride
-    numbers = numbers.to(tl.int64).to(tl.pointer_type(tl.int32))
-    for item in range(tl.program_id(0).to(tl.int64), items, tl.num_programs(0)):
-        index = tl.load(numbers + item)
-        if index >= 0:
-            node = item // stride
-            flow = parts_of_flows.to(tl.int64).to(tl.pointer_type(tl.int64))
-            flow += node * num_ranks * PART
-            rank = tl.arange(0, words.MAX_RANKS)
-            ends = tl.load(flow + rank * PART, mask=rank < num_ranks, other=2**31 - 1)
-            part = flow + vectors.total((ends <= index).to(tl.int32), 0) * PART
-            at = (index + tl.load(part + 1)) * row_bytes
-            there = memory_of(bases, tl.load(part + 2)) + memory_at + at
-            here = slab + node * slab_bytes + item % stride * row_bytes
-            copy(tl.where(comes != 0, there, here), tl.where(comes != 0, here, there), row_bytes)
-
-
-@triton.jit
-def copy(source, target, num_bytes):
-    """Bytes of a row, in as large units as divide them; rows of both sides begin alike."""
-    if num_bytes % 8 == 0:
-        copy_units(source, target, num_bytes // 8, tl.int64)
-    elif num_bytes % 4 == 0:
-        copy_units(source, target, num_bytes // 4, tl.int32)
-    else:
-        copy_units(source, target, num_bytes, tl.uint8)
-
-
-@triton.jit
-def copy_units(source, target, units, dtype: tl.constexpr):
-    for first in range(0, units, COPIED):
-        unit = first + tl.arange(0, COPIED).to(tl.int64)
-        moved = tl.load(source.to(tl.pointer_type(dtype)) + unit, mask=unit < units)
-        tl.store(target.to(tl.pointer_type(dtype)) + unit, moved, mask=unit < units)
+    """A program for each node and side: of every place that has a number where its row is, as
+    `slabs.row_in` reads it. Numbers are int32 [nodes, stride], this rank's ``own`` flows, and those
+    of ``others`` that have landed; ``parts``: int64 [2, nodes, ranks of the node, PART]."""
+    flow = tl.program_id(0).to(tl.int64)
+    of_places = tl.where(flow < num_nodes, own, others).to(tl.pointer_type(tl.int32))
+    of_places += flow % num_nodes * stride
+    part = parts.to(tl.int64).to(tl.pointer_type(tl.int64)) + flow * num_ranks * PART
+    for first in range(0, stride, PLACES):
+        place = first + tl.arange(0, PLACES).to(tl.int64)
+        exists = place < stride
+        index = tl.load(of_places + place, mask=exists, other=-1).to(tl.int64)
+        at = tl.full((PLACES,), -1, tl.int64)
+        begin = tl.full((), 0, tl.int64)
+        for rank in range(num_ranks):
+            end = tl.load(part + rank * PART)
+            shift, owner = tl.load(part + rank * PART + 1), tl.load(part + rank * PART + 2)
+            is_here = (index >= begin) & (index < end)
+            at = tl.where(is_here, (owner << slabs.ROW_BITS) | (index + shift), at)
+            begin = tl.maximum(begin, end)
+        tl.store(of_places + place, at.to(tl.int32), mask=exists)

@@ -3,8 +3,8 @@
 `collect` reduces as inside a node, adds up the segments of other nodes and leaves a sum of each to
 the slab of its node. When slabs have travelled, `finish` adds up this rank's own segments: its own
 rows, then partial rows of its node, which are there since, then the sums of other nodes, in their
-order. Where staging would be large it has room for the partial rows of half of the places, which
-come in two turns. Where slabs are large there are several of both kernels, for some of the places
+order. Where staging would be large it has room for the partial rows of some of the places, which
+come in turns. Where slabs are large there are several of both kernels, for some of the places
 each: while sums of some travel, those of later ones are made, and those of earlier ones are added
 up. A rank that refuses the combine sends slabs all the same; what needs its rows is lost.
 """
@@ -13,12 +13,14 @@ import triton
 import triton.language as tl
 
 from fuscoc_runtime.kernels.device import load
+from fuscoc_runtime.room import MOST_TURNS
 
 words, vectors, sync = load("words"), load("vectors"), load("sync")
 slabs, points, back, of_rows = load("slabs"), load("points"), load("combine"), load("sums")
 ranks = load("ranks")
 
 NODES = tl.constexpr(8)  # whose flags are looked at together
+TURNS = tl.constexpr(MOST_TURNS)  # of a combine, at most
 
 
 @triton.jit
@@ -36,7 +38,7 @@ def collect(
     turn = back.begin(call, ticket, rows_ticket)
     joins, tag = turn[0], turn[1]
     if (first > 0) & (first % sync.word(call, words.STAGED_PLACES) == 0) & (joins == 1):
-        joins = begin_turn(call, tag)
+        joins = begin_turn(call, tag, first // sync.word(call, words.STAGED_PLACES))
     if joins == 1:
         back.sum_rows(
             call, num_sources, tag, 1, weights, rows, rows, zero, add_row, add_partial,
@@ -61,15 +63,16 @@ def collect(
 
 
 @triton.jit
-def begin_turn(call, tag):
+def begin_turn(call, tag, turn):
     """Tell the peers that this rank has added up what they have sent so far, and wait until they
     have: then staging may be written once more. Whether it may."""
+    told = (tag >> 32 << 32) | ((tag * TURNS + turn) & 0xFFFFFFFF)
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     if tl.program_id(0) == 0:
         for step in range(1, num_ranks):
-            back.tell(call, words.TURNS_AT, (rank + step) % num_ranks, tag)
-    return back.told_by_all(call, words.TURNS_AT, tag)
+            back.tell(call, words.TURNS_AT, (rank + step) % num_ranks, told)
+    return back.told_by_all(call, words.TURNS_AT, told, tag)
 
 
 @triton.jit
@@ -81,7 +84,8 @@ def collect_one(
 ):  # fmt: skip
     """The sum of a segment of another node into the slab, and whether there is one."""
     codes, bits = points.own_points(call, source, weights, fanout, lanes, weighted)
-    slab = slabs.going_back(call, source // sync.word(call, words.STRIDE))
+    node = source // sync.word(call, words.STRIDE)
+    slab = slabs.going_back(call, node)
     place = source % sync.word(call, words.STRIDE)
     flag = tl.full((), 0, tl.int32)
     if vectors.largest(codes, 0) >= 0:
@@ -93,7 +97,9 @@ def collect_one(
             ranks.add(slabs.status_of(slab), lacks)
         else:
             flag += slabs.SUMMED
-            row = slabs.row_back(call, slab, place, partial_bytes)
+            row = slabs.sum_at(
+                call, slab, words.ROWS_IN, words.ROWS_GOT, node, place, partial_bytes
+            )  # fmt: skip
             for part in range(parts):
                 _, sums = of_rows.sum_here(
                     call, part, source, slots, bits, there, rows, zero, add_row, add_partial,
@@ -211,7 +217,9 @@ def finish_one(
             for node in range(first, tl.minimum(first + NODES, num_nodes)):
                 if vectors.pick(found, node - first, NODES) == slabs.SUMMED:
                     slab, place = slabs.come_back(call, node), slabs.place_of(call, node, segment)
-                    row = slabs.row_back(call, slab, place, partial_bytes)
+                    row = slabs.sum_at(
+                        call, slab, words.ROWS_OUT, words.ROWS_SENT, node, place, partial_bytes
+                    )  # fmt: skip
                     sums = add_partial(part, row, has, sums)
                     has = has | 1
         if (has != 0) | (places == 0):

@@ -3,12 +3,12 @@
 In a dispatch every source segment has a place in the slab of every node, the same in all; or, where
 ranks alone decide where segments go, in those of the nodes that it goes to (`place_of`). A slab has
 a header, then a word for every point, then what its rank has counted of them (`hop_counts`), then
-the table that places keys, if one does, then the rows, of the target's fields. The word says in its
-lower half to which rank of that node the point goes, and its key, as a slot code says rank and
-slot; where the relation gives slots, nothing is counted, and the slot itself is there. In its upper
-half are the bits of the weight. It is -1 if the point does not go there, and places without any
-such point hold no row. On the way back a slab has a header, a flag for every place, and what the
-node's rows of a segment add up to.
+the table that places keys, if one does, then the rows, of the target's fields, unless these travel
+as flows. The word says in its lower half to which rank of that node the point goes, and its key, as
+a slot code says rank and slot; where the relation gives slots, nothing is counted, and the slot
+itself is there. In its upper half are the bits of the weight. It is -1 if the point does not go
+there, and places without any such point hold no row. On the way back a slab has a header, a flag
+for every place, and what the node's rows of a segment add up to.
 
 A large slab travels in rounds, of the rows of some places each; all that is said of points goes
 with the first one.
@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 
 from fuscoc_runtime.kernels.device import load
+from fuscoc_runtime.room import ROW_BITS as row_bits
 
 words, sync, points = load("words"), load("sync"), load("points")
 
@@ -34,6 +35,9 @@ SUMMED = tl.constexpr(1)
 LOST = tl.constexpr(2)  # its rows cannot be summed
 
 ROUTINGS = tl.constexpr((1 << 30) - 1)  # bits of a tag that number a dispatch
+
+ROW_BITS = tl.constexpr(row_bits)  # of the number of a row of a flow; above is the rank that has it
+ROW_MASK = tl.constexpr((1 << row_bits) - 1)
 
 RECEIPTS = tl.constexpr(3)  # kinds of points that are not moved, words of the state from BAD_KEYS
 
@@ -134,7 +138,23 @@ def cell_of(call, source, fanout: tl.constexpr, strided: tl.constexpr):
     # There are more places than segments, and what lies behind the last one is no cell.
     is_there = is_own & (place * fanout < sync.word(call, words.NUM_POINTS))
     cell = points.cell_of(call, tl.where(is_there, place, 0), fanout, strided)
-    return landed(call, node), place, is_own, cell
+    slab, at = row_in(call, landed(call, node), words.ROWS_IN, words.ROWS_GOT, node, place)
+    return slab, at, is_own, cell
+
+
+@triton.jit
+def row_in(call, slab, places: tl.constexpr, side: tl.constexpr, node, place):
+    """Where rows begin among which that of a place is, and its number there, -1 if it has none: in
+    a slab, or in memory of a rank of this node where rows travel as flows."""
+    codes = sync.word(call, places)
+    begin, at = tl.cast(slab, tl.int64), tl.cast(place, tl.int64)  # in the interpreter numbers
+    if codes != 0:
+        to = codes.to(tl.pointer_type(tl.int32)) + node * sync.word(call, words.STRIDE) + place
+        code = tl.load(to).to(tl.int64)
+        bases = sync.array(call, words.ROW_BASES, tl.int64)
+        begin = tl.load(bases + (tl.maximum(code, 0) >> ROW_BITS)) + sync.word(call, side)
+        at = tl.where(code >= 0, code & ROW_MASK, -1)
+    return begin, at
 
 
 @triton.jit
@@ -336,6 +356,10 @@ def flag_of(slab, place):
 
 
 @triton.jit
-def row_back(call, slab, place, partial_bytes: tl.constexpr):
-    """Where the sum of a place is."""
-    return slab + sync.word(call, words.BACK_ROWS) + place * partial_bytes
+def sum_at(
+    call, slab, places: tl.constexpr, side: tl.constexpr, node, place, partial_bytes: tl.constexpr
+):
+    """Where the sum of a place travels back from, or has come back: as its row has come, or left,
+    which is told as to `row_in`."""
+    begin, at = row_in(call, slab, places, side, node, place)
+    return begin + sync.word(call, words.BACK_ROWS) + at * partial_bytes

@@ -20,7 +20,7 @@ SLOT_MASK = tl.constexpr((1 << num_slot_bits(room())) - 1)
 OUT_OF_RANGE = tl.constexpr(-2)  # its rank: that, its key or what it looks up does not exist
 
 # Words of the table.
-WINDOWS = tl.constexpr(105 if IS_WIDE.value else 0)  # [MAX_RANKS] base of every rank's window, as
+WINDOWS = tl.constexpr(110 if IS_WIDE.value else 0)  # [MAX_RANKS] base of every rank's window, as
 # mapped here: of few they lie at the address that kernels have in a register
 RANK = tl.constexpr(8)
 NUM_RANKS = tl.constexpr(9)
@@ -116,7 +116,7 @@ POINT_BYTES = tl.constexpr(92)  # of what ranks tell each other of a point: 8, o
 RECEIPTS_TRAVEL = tl.constexpr(93)  # 1: behind every dispatch
 STAGED = tl.constexpr(94)  # partial rows of each other rank that staging has room for
 STAGED_PLACES = tl.constexpr(95)  # and of how many places of another node: more come in turns
-TURNS_AT = tl.constexpr(96)  # i64 [num_ranks] latest combine whose second turn each has begun
+TURNS_AT = tl.constexpr(96)  # i64 [num_ranks] latest turn, but for the first, that each has begun
 CALL_TAG = tl.constexpr(97)  # with exact sizes what slabs are told by: a call, and the dispatch
 # whose routing it follows; 0: by the epoch
 IS_KNOWN = tl.constexpr(98)  # 1: a dispatch along a known routing, whose report no host waits for
@@ -129,7 +129,13 @@ PLACES_AT = tl.constexpr(103)  # address of i32 [nodes][stride]: the place of ea
 # segments in the slab of a node, -1: none; 0: all slabs have the same places for the same segments
 ORDER_AT = tl.constexpr(104)  # address of i32 [stride]: these in the order in which combines finish
 # them; 0: their own
-NUM_WORDS = tl.constexpr(105 + IS_WIDE.value * MAX_RANKS.value)
+# Of calls whose rows travel as flows; see `flows`.
+ROWS_OUT = tl.constexpr(105)  # address of i32 [nodes][stride], where the rows of places are that go
+ROWS_IN = tl.constexpr(106)  # to a node, and come from there; 0: rows travel in slabs
+ROW_BASES = tl.constexpr(107)  # address of i64 [num_ranks], the memory of every rank of the node,
+ROWS_SENT = tl.constexpr(108)  # and where in it rows begin that it sends,
+ROWS_GOT = tl.constexpr(109)  # and that it gets, in bytes
+NUM_WORDS = tl.constexpr(110 + IS_WIDE.value * MAX_RANKS.value)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
