@@ -3,6 +3,8 @@ ragged sources."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.node_triton.given_specs import EXAMPLES, TEXTS
 from tests.node_triton.test_any_spec import STATEFUL, Ranks
-from tests.rails import exact_given_work, exact_pieces_work, exact_work, static_specs
+from tests.rails import exact_given_work, exact_pieces_work, exact_work, flow_work, static_specs
 from tests.rails.test_any_spec import GPU
 from tests.rails.test_packed import SHAPES, check_calls, ranks
 from tests.rails.test_rails import check_that_the_last_is_named
@@ -159,6 +161,14 @@ def test_weighted_sums_of_a_static_shuffle(pool: Pool, topology: str, in_rounds:
     opens = exact_work.open_in_rounds if in_rounds else exact_work.open_shuffle
     text = static_specs.uneven("every", 15, 2, "f32", 5, is_weighted=True)
     pool.run(exact_pieces_work.weighed, ranks_of(topology), path(text), topology, opens)
+
+
+@pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
+def test_weighted_sums_as_flows(pool: Pool, topology: str) -> None:
+    """Of a static shuffle, too, where slabs would be too large."""
+    text = static_specs.uneven("every", 15, 2, "f32", 5, is_weighted=True)
+    work = partial(flow_work.without_slabs, work=exact_pieces_work.weighed)
+    pool.run(work, ranks_of(topology), path(text), topology, exact_work.open_shuffle)
 
 
 def test_weighted_sums_that_one_rank_keeps(pool: Pool) -> None:
