@@ -134,28 +134,32 @@ def dealt_in_blocks(sizes: Mapping[str, int], rank: int, ranks: int, device: tor
 
 
 def pencils(sizes: Mapping[str, int], rank: int, ranks: int, device: torch.device) -> Case:
-    """The first transpose of fft_pencil.fsc, two ranks in a column; ``ranks`` is 2."""
+    """The first transpose of fft_pencil.fsc: two ranks in a column of the grid exchange."""
     nx, ny, nz = sizes["nx"], sizes["ny"], sizes["nz"]
-    assert ranks == 2
+    across = ranks // 2
+    row, column = divmod(rank, across)
     heights = [len(part_of(ny, 2, each)) for each in range(2)]
-    own, line = heights[rank], nx // 2
-    x = torch.view_as_complex(torch.randn(nz, own, nx, 2, device=device))
+    own, deep, line = heights[row], len(part_of(nz, across, column)), nx // 2
+    x = torch.view_as_complex(torch.randn(deep, own, nx, 2, device=device))
+    peers = [each % across == column for each in range(ranks)]
+    outgoing = [deep * own * peer for peer in peers]
+    incoming = [deep * heights[each // across] * peer for each, peer in enumerate(peers)]
 
     def there(x: Tensor) -> Tensor:
-        sent = torch.view_as_real(x).view(nz, own, 2, line * 2).permute(2, 0, 1, 3).contiguous()
-        incoming = [nz * height for height in heights]
-        came = moved(sent.view(-1, line * 2), [nz * own] * 2, incoming).split(incoming)
-        parts = [part.view(nz, height, -1) for part, height in zip(came, heights, strict=True)]
+        sent = torch.view_as_real(x).view(deep, own, 2, line * 2).permute(2, 0, 1, 3).contiguous()
+        came = moved(sent.view(-1, line * 2), outgoing, incoming)
+        parts = came.split([deep * height for height in heights])
+        parts = [part.view(deep, height, -1) for part, height in zip(parts, heights, strict=True)]
         return torch.cat(parts, 1)
 
     def back(y: Tensor) -> Tensor:
-        parts = y.view(nz, ny, -1).split(heights, 1)
+        parts = y.view(deep, ny, -1).split(heights, 1)
         sent = torch.cat([part.reshape(-1, line * 2) for part in parts])
-        came = moved(sent, [nz * height for height in heights], [nz * own] * 2)
-        return came.view(2, nz, own, line * 2).permute(1, 2, 0, 3).contiguous()
+        came = moved(sent, incoming, outgoing)
+        return came.view(2, deep, own, line * 2).permute(1, 2, 0, 3).contiguous()
 
-    remote = x.nbytes // 2
-    return Case(x, {}, nz * heights[0] * 2, nz * ny, remote, there, back)
+    deepest = len(part_of(nz, across, 0))
+    return Case(x, {}, deepest * heights[0] * 2, deepest * ny, x.nbytes // 2, there, back)
 
 
 def unpacked(sizes: Mapping[str, int], rank: int, ranks: int, device: torch.device) -> Case:

@@ -8,8 +8,8 @@ kernels. A case is moved there and back by fuscoc and by torch (permute, all-to-
 buckets it sorts), in turn, and every result is compared bit by bit, in memory that was poisoned
 before. Time is that of the GPU between events behind a barrier, the largest over the ranks, the
 median of the turns. It holds the checks of slots, and both barriers of fuscoc. The bound is that of
-the bytes which leave a rank, at 355 GB/s; on one GPU, where none do, a copy of all bytes by the
-driver, measured in the same run.
+the bytes which leave the rank that most leave, at 355 GB/s; on one GPU, where none do, and where
+next to none do, a copy of all bytes by the driver, measured in the same run.
 """
 
 from __future__ import annotations
@@ -359,7 +359,7 @@ def measure(
             calls["bound"] = lambda: copied.copy_(rows)
         kept = [combine() or state["back"] for _ in range(keeps)]  # as a program may hold on to
         times = gpu_times(calls, turns, barrier)
-        bound = times.pop("bound", case.num_remote / NVLINK * 1e6)
+        bound = times.pop("bound", most_of_ranks(case.num_remote) / NVLINK * 1e6)
         assert shuffle.backend == backend
         sms = "all" if num_sms is None else str(num_sms)
         sms += f", {keeps} kept" if keeps else ""
@@ -378,6 +378,12 @@ def measure(
         state.clear()
         kept.clear()
         return wrong
+
+
+def most_of_ranks(number: int) -> int:
+    most = torch.tensor(number, device="cuda")
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    return int(most)
 
 
 def gpu_times(

@@ -120,7 +120,7 @@ class Clock:
     @contextmanager
     def watching(self) -> Generator[None, None, None]:
         """The planner's calls of other rooms, timed."""
-        names = {"lay_out_slots": SLOTS, "surely_fit": SLOTS, "plan_network_hop": NETWORK}
+        names = {"lay_out_slots": SLOTS, "plan_network_hop": NETWORK}
         before = {name: getattr(planner, name) for name in names}
         for name, step in names.items():
             setattr(planner, name, self.timed(step, before[name]))

@@ -30,7 +30,7 @@ from fuscoc_runtime.comm import rails as comm_rails
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.liveness import Liveness, this_process
 from fuscoc_runtime.comm.rails import Beside, Rails
-from fuscoc_runtime.comm.requests import StartRound, Window
+from fuscoc_runtime.comm.requests import Crossing, Window
 from fuscoc_runtime.engine.node import rails, triton
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.rails import RailNode
@@ -100,15 +100,11 @@ class FakedRails(Rails):
     """A rail on which all is sent at once, and nothing arrives."""
 
     def command(
-        self,
-        what: StartRound,
-        is_told: bool = False,
-        beside: Beside | None = None,
-        lane: int = 0,
+        self, what: Crossing, is_told: bool = False, beside: Beside | None = None, lane: int = 0
     ) -> Exchange:
         return Exchange(self._transfers(what, is_told), lambda: None, what)
 
-    def exchange(self, what: StartRound, lane: int = 0) -> None:
+    def exchange(self, what: Crossing, lane: int = 0) -> None:
         pass
 
     def submit(self, commands: CommandList, numbers: Numbers) -> None:

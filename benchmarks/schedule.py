@@ -29,14 +29,12 @@ from benchmarks.traffic import LARGEST, one_to_one, uniform, zipf
 from fuscoc_runtime.manifest.program import Rules
 from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.balance import same_local_rank
-from fuscoc_runtime.plan.choose import arrange_stages, choose_forwarders, plan_network
+from fuscoc_runtime.plan.choose import plan_network
 from fuscoc_runtime.plan.cost import CostModel, oracle
 from fuscoc_runtime.plan.flows import Assignment, Demand
 from fuscoc_runtime.plan.network import choose_natively
-from fuscoc_runtime.plan.rounds import slice_rows, slices
 from fuscoc_runtime.plan.schedule import (
     Schedule,
-    Transfers,
     arrange,
     fast,
     predict,
@@ -160,18 +158,8 @@ def measure(num_nodes: int, traffic: str, seconds: float) -> list[Result]:
     return results
 
 
-def in_numpy(demand: Demand, model: CostModel) -> tuple[int, Transfers, Transfers]:
-    """What a dispatch of rank 0 asks for where there is no compiler."""
-    assignment = choose_forwarders(demand, "auto", "auto", model)
-    pairs = assignment.pairs
-    busiest = int(max(pairs.sum(axis=0).max(), pairs.sum(axis=1).max()))
-    stages = arrange_stages(demand, assignment, "auto", model)
-    rows = slice_rows(busiest, model.segment_bytes, model.slice_bytes, model)
-    return slices(stages, rows, 0)
-
-
 def dispatch_table(nodes: Sequence[int], seconds: float) -> str:
-    """Forwarders, stages and rank 0's rounds, all chosen by ``auto``: one call of C, and numpy."""
+    """Forwarders and stages, both chosen by ``auto``: one call of C, and numpy."""
     lines = ["| traffic | servers x GPUs | one call, µs | numpy, µs |", "|---|---|---|---|"]
     for traffic, make in TRAFFIC.items():
         for n in nodes:
@@ -180,13 +168,14 @@ def dispatch_table(nodes: Sequence[int], seconds: float) -> str:
             until = time.thread_time() + seconds
             while time.thread_time() < until or len(times) < 5:
                 started = time.thread_time()
-                found = choose_natively(demand, rules, model, model.segment_bytes, 0)
+                found = choose_natively(demand, rules, model)
                 middle = time.thread_time()
-                num_rounds, sent, received = in_numpy(demand, model)
+                stages = plan_network(demand, model)
                 times.append((middle - started, time.thread_time() - middle))
-            assert found.num_rounds == num_rounds
-            for mine, theirs in ((found.sent, sent), (found.received, received)):
-                np.testing.assert_array_equal(mine, list(vars(theirs).values()))
+            for mine, theirs in zip(
+                found.stages, (stages.peer, stages.begin, stages.end), strict=True
+            ):
+                np.testing.assert_array_equal(mine, theirs)
             ours, numpys = np.median(times, axis=0) * 1e6
             lines.append(
                 f"| {traffic} | {n} x {RANKS_PER_NODE} | **{ours:,.1f}** | {numpys:,.1f} |"

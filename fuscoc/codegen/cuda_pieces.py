@@ -79,7 +79,7 @@ def print_pieces(
             "namespace {",
             "using namespace fuscoc;",
             "",
-            *_shape(shuffle, op, num_loops, sizes, alike),
+            *_shape(shuffle, op, num_loops, sizes, alike, layout),
             *(_sizes_of_boxes(layout) if alike is None else []),
             "",
             *(_few(sizes.few_bytes) if sizes.few_bytes else []),
@@ -140,7 +140,12 @@ def _sizes_of_boxes(layout: PieceLayout) -> Iterator[str]:
 
 
 def _shape(
-    shuffle: CudaShuffle, op: Any, num_loops: int, sizes: PieceSizes, alike: AlikeEntries | None
+    shuffle: CudaShuffle,
+    op: Any,
+    num_loops: int,
+    sizes: PieceSizes,
+    alike: AlikeEntries | None,
+    layout: PieceLayout,
 ) -> Iterator[str]:
     fields = shuffle.leaving
     runs = [field.loops for field in fields]
@@ -158,6 +163,7 @@ def _shape(
         "num_fields": len(fields),
         "fanout": shuffle.fanout,
         "num_keys": 0,
+        "num_boxes": 0 if op is None or layout.outer else layout.per_entry,  # 0: as inputs say
         "num_loops": num_loops,
         "num_run_loops": max(map(len, runs)),
         "num_strides": num_strides(fields),

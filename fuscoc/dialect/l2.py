@@ -195,7 +195,8 @@ class Exchange(Step, name="exchange"):
     """The network hop: slices leave for their forwarders, or come back to who had sent them.
 
     Forth, ``forwarder`` is the rule that picks the forwarders, ``schedule`` the one that orders the
-    slices, of ``slice_bytes`` at most or one row. They come back the same way.
+    nodes, and ``slice_bytes`` the most that a rank sends or gets at a time, or one row. They come
+    back the same way.
 
     ``%landed = "fsc.exchange"(%packed) {forwarder = "static", schedule = "pairwise",
     slice_bytes = 8388608 : i64} : (!fsc.token) -> !fsc.token``

@@ -94,8 +94,8 @@ BUFFERS = {
 }
 
 
-RINGS = ("slices", "landing", "return_slices", "returned")
-"""Buffers of rows that cross the network: they have room for some slices, not for all rows."""
+TRAVELLING = ("slices", "landing", "return_slices", "returned")
+"""Buffers of rows that cross the network."""
 
 
 WINDOWS = ("carried", "target", "staging", "forward_staging")

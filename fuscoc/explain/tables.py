@@ -37,9 +37,6 @@ from fuscoc_runtime.topology import Topology
 if TYPE_CHECKING:
     from fuscoc_runtime.plan import Plan
 
-# Slots of the rings between the network and the kernels: the engine's number, which needs torch.
-RING_SLOTS = 8
-
 
 def show(
     shuffle: ShuffleSpec,
@@ -277,12 +274,8 @@ def _buffers(shuffle: ShuffleSpec, values: Mapping[str, int], plan: Plan | None)
     use = f"what peers store into: {', '.join(held)} and signals"
     table.add_row("windows", use, "", "", escape(_size(windows)))
     whose = "Of the rank with most rows." if plan else "If all ranks have as many segments."
-    size = f"{shuffle.program.exchange.slice_bytes:,} bytes"
-    *rings, last = [each.name for each in found if each.name in facts.RINGS]
-    table.caption = (
-        f"{whose} The network is crossed in slices of {size}; {', '.join(rings)} and {last} are "
-        f"rings of {RING_SLOTS} slices at most, fewer where the network is measured to be slow."
-    )
+    *some, last = [each.name for each in found if each.name in facts.TRAVELLING]
+    table.caption = f"{whose} There are {', '.join(some)} and {last} for as long as a call lasts."
     return table
 
 

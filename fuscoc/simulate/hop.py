@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from fuscoc.simulate.clusters import Cluster
 from fuscoc.simulate.contenders import Contender
 from fuscoc.simulate.counts import Counts
+from fuscoc.simulate.rounds import slice_rows
 from fuscoc_runtime.plan.choose import arrange_stages, choose_forwarders
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Assignment
 from fuscoc_runtime.plan.links import network_row_bytes, segment_bytes
-from fuscoc_runtime.plan.rounds import cut, slice_rows
-from fuscoc_runtime.plan.schedule import Schedule
+from fuscoc_runtime.plan.schedule import Schedule, cut
 
 Int64Array = NDArray[np.int64]
 
@@ -58,7 +58,7 @@ def cost_model(contender: Contender, cluster: Cluster) -> CostModel:
 
 
 def plan_network(contender: Contender, counts: Counts, cluster: Cluster) -> NetworkPlan:
-    """Forwarders, stages and rounds, as ``fuscoc_runtime/plan/network.py`` chooses them."""
+    """Forwarders and stages, as ``fuscoc_runtime/plan/network.py`` chooses them, and rounds."""
     demand, model = counts.demand, cost_model(contender, cluster)
     rules = contender.program.exchange
     if contender.goes_straight:

@@ -1,9 +1,8 @@
-"""A path as the engine carries it out: a pipeline around the network hop.
+"""A path as a pipeline around the network hop.
 
-Order and waits are those of ``fuscoc_runtime/engine/pipeline.py`` and ``hop.py``: what comes before
-the hop fills a round's slices on one lane, rounds travel on lanes of the wire in turn, what comes
-behind works them off on another lane, and a round's slot of the ring is filled again once it has.
-Signals are joins of a node's ranks.
+What comes before the hop fills a round's slices on one lane, rounds travel on lanes of the wire in
+turn, what comes behind works them off on another lane, and a round's slot of the ring is filled
+again once it has. Signals are joins of a node's ranks.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from numpy.typing import NDArray
 from fuscoc.simulate.amounts import ALL, ListAmounts
 from fuscoc.simulate.clusters import Cluster
 from fuscoc.simulate.hop import NetworkPlan
+from fuscoc.simulate.rounds import ring_slots
 from fuscoc.simulate.steps import Wires
 from fuscoc.simulate.tasks import Builder
-from fuscoc_runtime.engine.machine import ring_slots
-from fuscoc_runtime.engine.pipeline import HANDED_OVER, SENT
+from fuscoc_runtime.engine.path import HANDED_OVER
 from fuscoc_runtime.manifest.program import LaunchStep, PathSpec
 from fuscoc_runtime.plan.cost import CostModel
 
@@ -207,7 +206,7 @@ class Pipelined:
         name: str = "slice {}",
     ) -> Int64Array:
         """Tasks of a step, with what they move: one a round, from ``first`` on, or one in all.
-        They are called as in a trace of the engine; what trails is late by a round."""
+        What trails is late by a round."""
         amounts = self._amounts.of(step.list)
         if rounds == ALL:
             words, place = ["all rows"], np.zeros_like(amounts.round)
@@ -249,9 +248,9 @@ class Pipelined:
             step
             for step in steps
             if (hands_over or not {step.src, step.dst}.intersection(HANDED_OVER))
-            and (self._num_rounds or step.src not in ("landing", *SENT))
+            and (self._num_rounds or step.src not in ("landing", "slices", "returned"))
         ]
 
     def _is_cut(self, step: LaunchStep) -> bool:
-        """Whether the planner cuts a list into rounds (``wire_lists.in_rounds``)."""
+        """Whether a list is worked off round by round."""
         return bool((self._amounts.of(step.list).round != ALL).any())

@@ -15,8 +15,8 @@ from fuscoc.simulate.events import Progress
 from fuscoc.simulate.hop import NetworkPlan, cost_model, plan_network, slices_of
 from fuscoc.simulate.legs import simulate_leg
 from fuscoc.simulate.record import Run, Stage, Traffic
+from fuscoc.simulate.rounds import ring_slots
 from fuscoc.simulate.slabs import num_bytes
-from fuscoc_runtime.engine.machine import ring_slots
 from fuscoc_runtime.plan.links import row_bytes
 
 Float64Array = NDArray[np.float64]

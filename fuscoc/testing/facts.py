@@ -270,7 +270,7 @@ class PlanFacts:
         )
 
     def _columns_of(self, plan: RankPlan, name: str, columns: tuple[str, ...]) -> dict[str, Ints]:
-        if name in HANDOVER and plan.wire.handover is None:
+        if name in HANDOVER and not plan.wire.hands_over:
             return {column: np.zeros(0, np.int64) for column in columns}
         missing = [column for column in columns if column not in plan.lists.get(name, {})]
         if missing:

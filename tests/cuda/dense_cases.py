@@ -307,6 +307,7 @@ CASES = {
     "fft_odd_lines": DenseCase("fft_transpose", constants={"nx": 3, "ny": 48, "nz": 96}),
     "vit_patches": DenseCase("vit_patches", 9, {"p": 4}),
     "vit_odd_patches": DenseCase("vit_patches", 7, {"p": 3, "c": 1}),
+    "vit_strips": DenseCase("vit_patches", 24, {"p": 14}),
     "vit_patches_nchw": DenseCase("vit_patches_nchw", 9, {"p": 4}),
     "vit_nchw_strips": DenseCase("vit_patches_nchw", 5, {"p": 14}),
     "vit_patches_normalised": DenseCase(NORMALISED, 9, {"p": 4}),

@@ -233,6 +233,19 @@ def test_parts_of_strips(constants: dict[str, int], dense: Compiled) -> None:
         assert world.run(calls) == []
 
 
+def test_strips_of_several_widths(dense: Compiled) -> None:
+    """Tiles of a strip each: where results are lent, a thread knows what it has of those of one
+    width, and that others are of another."""
+    folder = dense("vit_strips")
+
+    def calls() -> list[str]:
+        run = dense_run.Run(folder, "vit_strips", HOST, range(2), lends=True)
+        return all_calls(run)
+
+    with emulated_ranks(2, kPartsOfTile=16, kFewItemLines=16) as world:
+        assert world.run(calls) == []
+
+
 @pytest.mark.parametrize("case", ["spread", "spread_rows"])
 def test_extents_change(case: str, dense: Compiled) -> None:
     """While boxes, or words, of other extents are kept for the next call of the other handle, and

@@ -20,9 +20,8 @@ from fuscoc_runtime.comm.process import ProcessComm
 from fuscoc_runtime.comm.requests import (
     AllGather,
     AllToAll,
-    FinishRound,
+    Crossing,
     Rows,
-    StartRound,
     Windows,
 )
 from fuscoc_runtime.comm.shared_memory import SHARED_MEMORY, SharedAllocator
@@ -37,11 +36,11 @@ from fuscoc_runtime.demo.verify import (
 )
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.machine import Machine
-from fuscoc_runtime.engine.process import ProcessEngine
+from fuscoc_runtime.engine.probe import link_between
 from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.manifest.artifact import load_artifact
-from fuscoc_runtime.plan.links import Link, cost_model
+from fuscoc_runtime.plan.links import Link
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.topology import Topology
 from tests.engine.skew import skewed
@@ -56,25 +55,10 @@ def verified_run(group: Any, artifact: str, topology: str, tokens: int, seed: in
     )
 
 
-def measured_links(group: Any, artifact: str, topology: str) -> list[Link | None]:
-    """What two engines of one group take the network to be."""
-    opened, found = load_artifact(artifact), Topology.parse(topology)
-    spec = opened.shuffle(None)
-    engines = [
-        ProcessEngine(
-            opened,
-            spec,
-            find_members(group, found, CPU, ()),
-            2,
-            model=cost_model(spec.program),
-            measures=True,
-        )
-        for _ in range(2)
-    ]
-    links = [engine.link for engine in engines]
-    for engine in engines:
-        engine.close()
-    return links
+def measured_links(group: Any, topology: str) -> list[Link]:
+    """What two shuffles of one group take the network to be."""
+    members = [find_members(group, Topology.parse(topology), CPU, ()) for _ in range(2)]
+    return [link_between(each) for each in members]
 
 
 def dispatch_some(shuffle: Shuffle, tokens: int, seed: int, *, combine: bool = False) -> None:
@@ -205,41 +189,35 @@ def communicate(group: Any, num_ranks: int) -> None:
         received = yield AllToAll(rows.to(torch.int16), send, send)
         wanted = [torch.full((rank * peer, 2), 10 * peer + rank) for peer in range(num_ranks)]
         assert torch.equal(received, torch.cat(wanted).to(torch.int16))
-        yield from _rounds(rank, num_ranks)
+        yield from _crossings(rank, num_ranks)
         yield from _windows(rank, num_ranks)
 
     comm.run(work())
 
 
-def _rounds(rank: int, num_ranks: int) -> Any:
-    """Rank s sends s + 2 r + n bytes of two fields to rank r != s in round n; two are under way."""
+def _crossings(rank: int, num_ranks: int) -> Any:
+    """Rank s sends s + 2 r + n bytes of two fields to rank r != s in stage n."""
 
-    def count(number: int, source: int, destination: int) -> int:
-        return 0 if source == destination else source + 2 * destination + number
+    def rows(stage: int, source: int, destination: int, factor: int) -> torch.Tensor:
+        size = (source + 2 * destination + stage) * factor
+        return torch.arange(size).add(10 * stage + source).to(torch.uint8)
 
-    def rows(number: int, source: int, destination: int, factor: int) -> torch.Tensor:
-        size = count(number, source, destination) * factor
-        return torch.arange(size).add(10 * number + source).to(torch.uint8)
-
-    def fields(number: int, peer: int, *, sending: bool) -> Rows:
+    def fields(stage: int, peer: int, *, sending: bool) -> Rows:
         pair = (rank, peer) if sending else (peer, rank)
-        sent = tuple(rows(number, *pair, factor) for factor in (1, 3))
+        sent = tuple(rows(stage, *pair, factor) for factor in (1, 3))
         return Rows(peer, sent if sending else tuple(map(torch.zeros_like, sent)))
 
     peers = [peer for peer in range(num_ranks) if peer != rank]
-    landed: dict[int, tuple[Rows, ...]] = {}
-    for number in range(6):
-        if number < 5:
-            landed[number] = tuple(fields(number, peer, sending=False) for peer in peers)
-            sends = tuple(fields(number, peer, sending=True) for peer in peers)
-            yield StartRound(number, number % 2, sends, landed[number])
-        if number > 0:
-            yield FinishRound(number - 1)
-            for each in landed[number - 1]:
-                for factor, found in zip((1, 3), each.fields, strict=True):
-                    assert torch.equal(found, rows(number - 1, each.peer, rank, factor))
-    yield StartRound(5, 1, (), ())
-    yield FinishRound(5)
+    for stage in range(5):
+        sends, landed = (
+            tuple(fields(stage, peer, sending=sending) for peer in peers)
+            for sending in (True, False)
+        )
+        yield Crossing(sends, landed, stage=stage)
+        for each in landed:
+            for factor, found in zip((1, 3), each.fields, strict=True):
+                assert torch.equal(found, rows(stage, each.peer, rank, factor))
+    yield Crossing((), (), stage=5)
 
 
 def _windows(rank: int, num_ranks: int) -> Any:
@@ -287,20 +265,17 @@ def close_alone(group: Any, artifact: str) -> None:
         assert repr(shuffle) == "<Shuffle routed: closed>"
 
 
-def rounds_without(group: Any, timeout: float) -> None:
-    """Rank 1 is alive but sends nothing in the second round."""
+def stage_without(group: Any, timeout: float) -> None:
+    """Rank 1 is alive but sends nothing in the second stage."""
     comm = _comm(group, "2x1", timeout)
     rank, byte = comm.members.rank, torch.zeros(1, dtype=torch.uint8)
     there = (Rows(1 - rank, (byte,)),)
     here = (Rows(1 - rank, (byte.clone(),)),)
 
     def work() -> Any:
-        yield StartRound(0, 0, there, here)
+        yield Crossing(there, here, stage=0)
         if rank == 0:
-            yield StartRound(1, 1, there, here)
-        yield FinishRound(0)
-        if rank == 0:
-            yield FinishRound(1)
+            yield Crossing(there, here, stage=1)
         time.sleep(timeout + 4)
 
     comm.run(work())

@@ -3,7 +3,7 @@ agree; where a call plans, the gather of counts is both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fuscoc_runtime.comm.lockstep import COLLECTIVES
-from fuscoc_runtime.comm.requests import AllToAlls, StartGather, StartRound, ToHost
+from fuscoc_runtime.comm.requests import StartGather
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.engine.dispatch import dispatch
 from fuscoc_runtime.engine.machine import Late, Machine
@@ -156,34 +156,3 @@ def test_who_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         list(meet_node(machine, windows[machine]))
         machine.waits.tell()
         assert machine.late() == wanted
-
-
-@pytest.mark.parametrize("text", [specs.routed("f32"), specs.MOVED], ids=["packed", "dense"])
-def test_rows_travel_when_nothing_can_go_wrong_any_more(text: str) -> None:
-    """The rest of a plan is made meanwhile, unless that finds out where slots overlap."""
-    call = Call(specs.artifact(text), Topology(2, 1))
-    asked: list[type] = []
-    handlers = {**COLLECTIVES, **call.shuffle._handlers}
-
-    def noting(kind: type) -> Callable[..., Any]:
-        return lambda requests: (asked.append(kind), handlers[kind](requests))[1]
-
-    call.shuffle._handlers = {kind: noting(kind) for kind in handlers}
-    call.shuffle.dispatch(call.sources, call.named)
-    is_packed = call.shuffle.spec.declared.target.kind == "packed"
-    assert (asked.index(StartRound) < asked.index(AllToAlls)) == is_packed
-
-
-def test_combine_finds_on_the_host_what_dispatch_has_brought_there() -> None:
-    """To look for it on the device would be to wait for that."""
-    call = Call(specs.artifact(specs.routed("f32")), Topology(2, 1))
-    brought: list[torch.Tensor] = []
-
-    def bring(requests: Sequence[ToHost]) -> list[Callable[[], torch.Tensor]]:
-        brought.extend(request.tensor.clone() for request in requests)
-        return [lambda each=each: each for each in brought]  # type: ignore[misc]
-
-    call.shuffle._handlers[ToHost] = bring
-    done = call.shuffle.dispatch(call.sources, call.named)
-    for each, here in zip(done, brought, strict=True):
-        assert each.handle.plan.wire.entries is here

@@ -16,7 +16,8 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from fuscoc_runtime.comm import gather as gathering
-from fuscoc_runtime.comm import group, process, rounds, subgroups, windows
+from fuscoc_runtime.comm import group, process, subgroups, windows
+from fuscoc_runtime.comm.crossings import UnderWay
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.requests import Window, Windows
 from fuscoc_runtime.engine import process as engine_process
@@ -29,10 +30,8 @@ from fuscoc_runtime.errors import (
     TopologyError,
 )
 from fuscoc_runtime.face import executor
-from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.plan.agree import agree
 from fuscoc_runtime.topology import Topology
-from tests.engine import specs
 
 GPU = torch.device("cuda", 0)
 LANES = 3
@@ -161,22 +160,26 @@ class Mark:
         return self._ended
 
 
+def late(stage: int) -> UnderWay:
+    return UnderWay(stage, Mark(ended=False), (3, 2))
+
+
 @pytest.mark.parametrize(
-    ("peers", "hop", "suspect"),
-    [([(), (), (3, 2)], "network (slice 2)", 3), ([(), ()], "combine", None)],
+    ("under_way", "hop", "suspect"),
+    [
+        ([UnderWay(1, Mark(ended=True), (0,)), late(2), late(3)], "network (stage 2)", 3),
+        ([UnderWay(1, Mark(ended=True), (0,))], "combine", 2),
+    ],
 )
-def test_a_round_without_peers_is_not_to_blame(
-    peers: list[tuple[int, ...]], hop: str, suspect: int | None
+def test_the_first_exchange_that_is_late_is_named(
+    under_way: list[UnderWay], hop: str, suspect: int
 ) -> None:
-    """It ends late if what its stream did before is late."""
     comm = object.__new__(process.ProcessComm)
     comm.members, comm._ended = members(timeout=0.0), Mark(ended=False)
-    comm._rounds = {
-        number: rounds.Round([], Mark(ended=False), each) for number, each in enumerate(peers)
-    }
+    comm._crossings = under_way
     with pytest.raises(HopTimeoutError) as caught:
         comm.synchronize("combine")
-    assert (caught.value.hop, caught.value.peer) == (hop, 2 if suspect is None else suspect)
+    assert (caught.value.hop, caught.value.peer) == (hop, suspect)
 
 
 def test_a_host_sleeps_in_long_waits_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,15 +200,15 @@ def test_nobody_agrees_with_itself_after_the_job(monkeypatch: pytest.MonkeyPatch
     job, lane = Group(), Group()
     comm = object.__new__(process.ProcessComm)
     comm.members, comm._windows = members(job), windows.WindowPool(cast(Any, None))
-    comm._networks, comm._beside = [cast(Any, ref(lane))], None
+    comm._network, comm._beside = cast(Any, ref(lane)), None
     comm._gathered = process.Landing()
     del job, lane
     with pytest.raises(ClosedError):
         comm.run(agree(None))
 
 
-def test_no_window_grows_while_a_round_is_late() -> None:
-    """A GPU's memory is mapped by calls that wait for the round without a timeout."""
+def test_no_window_grows_while_an_exchange_is_late() -> None:
+    """A GPU's memory is mapped by calls that wait for it without a timeout."""
     asked: list[int] = []
 
     def allocate(nbytes: int) -> Window:
@@ -218,14 +221,14 @@ def test_no_window_grows_while_a_round_is_late() -> None:
 
     comm = object.__new__(process.ProcessComm)
     comm.members, comm._windows = members(timeout=0.0), windows.WindowPool(allocate)
-    comm._rounds, comm._ended = {0: rounds.Round([], Mark(ended=True), (3,))}, Mark(ended=True)
+    comm._crossings, comm._ended = [UnderWay(0, Mark(ended=True), (3,))], Mark(ended=True)
     first = ask(4)
-    comm._rounds[1] = rounds.Round([], Mark(ended=False), (3,))
+    comm._crossings.append(late(1))
     assert ask(4) is first
     with pytest.raises(HopTimeoutError) as caught:
         ask(5)
-    assert (caught.value.hop, caught.value.peer) == ("network (slice 1)", 3)
-    comm._rounds, comm._ended = {}, Mark(ended=False)
+    assert (caught.value.hop, caught.value.peer) == ("network (stage 1)", 3)
+    comm._crossings, comm._ended = [], Mark(ended=False)
     with pytest.raises(HopTimeoutError, match="window allocation"):
         ask(5)
     assert asked == [4]
@@ -249,7 +252,7 @@ class Held:
 def test_outgrown_memory_outlasts_the_calls_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """They may not have ended, and the memory may belong to another stream than theirs."""
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "of the calls")
-    local, bases, ring = Held(), Held(), Held()
+    local, bases = Held(), Held()
     grown = Window(torch.zeros(1), torch.zeros(1))
     pool = windows.WindowPool(lambda _: grown)
     pool._windows["staging.x"] = Window(cast(Any, local), cast(Any, bases))
@@ -257,12 +260,6 @@ def test_outgrown_memory_outlasts_the_calls_before(monkeypatch: pytest.MonkeyPat
     assert local.outlasts == bases.outlasts == []
     assert pool.get({"staging.x": 257}) == {"staging.x": grown}
     assert local.outlasts == bases.outlasts == ["of the calls"]
-
-    shuffle = LockstepShuffle(specs.artifact(specs.routed("f32")), topology=Topology(2, 1))
-    machine = shuffle.machines[0]
-    machine._rings["slices.x"] = cast(Any, ring)
-    assert machine.ring("slices.x", 512).shape[1] >= 512
-    assert ring.outlasts == ["of the calls"]
 
 
 @pytest.mark.parametrize("device", [GPU, torch.device("cpu")])
@@ -276,7 +273,7 @@ def test_windows_outlast_the_loss_of_a_rank_on_a_gpu(
 
         def run(self, _: object) -> None:
             self.num_runs += 1
-            raise HopTimeoutError(1, "network (slice 0)", 2, 7.0)
+            raise HopTimeoutError(1, "network (stage 0)", 2, 7.0)
 
         def close(self) -> None:
             self.is_open = False
@@ -329,10 +326,9 @@ def test_works_of_gloo_outlast_their_thread() -> None:
     gather, first, second = (cast(Any, Work()) for _ in range(3))
     comm = object.__new__(process.ProcessComm)
     comm.members = replace(members(), device=torch.device("cpu"))
-    comm._rounds = {0: rounds.Round([(3, first), (2, second)], None, (3, 2))}
     comm._finish(gather)
     assert gathering._ended == [gather]
-    comm._finish_round(0)
+    comm._wait_for([(3, first), (2, second)], 0)
     assert gathering._ended == [first, second]
     gathering._ended.clear()
 
@@ -344,7 +340,7 @@ class Lost(engine_process.ProcessEngine):
         self.members = members()
 
     def settle(self) -> None:
-        self.loss = HopTimeoutError(1, "network (slice 0)", 2, 7.0)
+        self.loss = HopTimeoutError(1, "network (stage 0)", 2, 7.0)
         raise self.loss
 
     def close(self) -> None: ...

@@ -14,15 +14,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuscoc_runtime.comm.requests import StartRound
+from fuscoc_runtime.comm.requests import Crossing
 from fuscoc_runtime.engine import probe
-from fuscoc_runtime.engine.machine import RING_SLOTS
-from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.kernels.commands import CommandList, Exchange, Numbers
-from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.links import LEAST_LATENCY, Link
 from fuscoc_runtime.topology import Topology
-from tests.engine import specs
 
 bandwidths = st.floats(1e8, 1e12)
 latencies = st.floats(2e-6, 1e-2)
@@ -72,12 +68,12 @@ class Lanes:
 
     def __init__(self) -> None:
         self.num_lanes = 0
-        self.posted: list[tuple[int, StartRound]] = []
+        self.posted: list[tuple[int, Crossing]] = []
 
     def open_lanes(self, num_lanes: int) -> None:
         self.num_lanes = num_lanes
 
-    def command(self, what: StartRound, lane: int, **_: object) -> Exchange:
+    def command(self, what: Crossing, lane: int, **_: object) -> Exchange:
         return Exchange(None, lambda: self.posted.append((lane, what)), None)
 
     def submit(self, commands: CommandList, numbers: Numbers) -> None:
@@ -134,20 +130,3 @@ def test_ranks_agree(monkeypatch: pytest.MonkeyPatch, topology: str, num_lanes: 
     medians = (statistics.median(getattr(each, name) for each in found) for name in NAMES)
     wanted = Link(*medians, num_lanes)
     assert [measured(rank) for rank in range(where.num_ranks)] == [wanted] * where.num_ranks
-
-
-@pytest.mark.parametrize(
-    ("bandwidth", "num_lanes", "slots"),
-    [(1e8, 2, 3), (4e9, 2, 4), (4e9, 6, 6), (50e9, 2, RING_SLOTS)],
-)
-def test_rings_are_as_deep_as_the_network_is_fast(
-    bandwidth: float, num_lanes: int, slots: int
-) -> None:
-    """What a network of that bandwidth carries in 4 ms, in slices of 8 MiB, and two more, or one
-    for every lane."""
-    shuffle = LockstepShuffle(specs.artifact(specs.routed("f32")), topology=Topology(2, 1))
-    [machine, _] = shuffle.machines
-    machine.reckon_with(CostModel(bandwidth, 450e9, 1e-5, 64, num_lanes=num_lanes))
-    assert machine.ring_slots == slots
-    assert len(machine.lanes.wires) == num_lanes
-    assert machine.ring("slices.x", 256).shape == (slots, 256)

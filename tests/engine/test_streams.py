@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from fuscoc_runtime.engine import ends, streams
-from fuscoc_runtime.engine.lanes import Lanes
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.repeats import Repeats
 from fuscoc_runtime.engine.observer import Observer
@@ -382,17 +381,3 @@ def test_numbers_wait_for_a_call_beside_others(
     executor.observer.stream = device.side
     executor.stats()
     assert seen == [[], [device.side]]
-
-
-def test_an_error_on_a_lane_gives_the_user_his_stream_back(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lanes, now = Lanes(torch.device("cpu")), [device.main]
-    lanes._streams = {"gather": device.side}
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: now[-1])
-    monkeypatch.setattr(torch.cuda, "set_stream", now.append)
-    lanes.fork()
-    with pytest.raises(InterruptedError), lanes.on("gather"):
-        raise InterruptedError
-    assert now == [device.main, device.side, device.main]
-    assert lanes.mark() is device.main

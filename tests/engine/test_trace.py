@@ -22,7 +22,7 @@ from tests.engine import specs
 from tests.engine.lockstep import round_trip
 from tests.engine.test_commands import STREAM, Recorded, beside_a_list, made
 
-SLICED = specs.routed("f32", options="slice 96 B")
+TEXT = specs.routed("f32")
 
 
 def test_nothing_is_collected_unasked() -> None:
@@ -172,23 +172,27 @@ def test_what_a_graph_captures_is_left_out(
     assert not clock.at
 
 
-def test_every_slice_of_every_rank_is_there() -> None:
-    shuffle = LockstepShuffle(specs.artifact(SLICED), topology=Topology(2, 2))
+def test_every_step_of_every_rank_is_there() -> None:
+    shuffle = LockstepShuffle(specs.artifact(TEXT), topology=Topology(3, 2))
     for machine in shuffle.machines:
         machine.tracer.enabled = True
     dispatched = round_trip(shuffle, generate(shuffle.spec, shuffle.topology, 6, 0))
     for machine, each in zip(shuffle.machines, dispatched, strict=True):
         machine.tracer.settle()
-        slices = [f"slice {number}" for number in range(each.handle.plan.wire.num_rounds)]
-        assert len(slices) > 2
-        for lanes, times in ((("wire 0", "wire 1"), 2), (("gather",), 2), (("forward",), 1)):
-            found = [s.name for s in machine.tracer.spans if s.lane in lanes and s.name in slices]
-            assert sorted(found) == sorted(times * slices)  # dispatch, and combine
-        assert all(s.begin <= s.end for s in machine.tracer.spans)
+        stages = [f"stage {number}" for number in range(each.handle.plan.wire.num_stages)]
+        assert len(stages) > 1
+        by_begin = sorted(machine.tracer.spans, key=lambda span: span.begin)
+        assert [s.name for s in by_begin if s.lane == "wire"] == 2 * stages  # there, and back
+        lanes = list(dict.fromkeys(span.lane for span in by_begin))
+        assert lanes == [
+            "plan", "net send", "wire", "direct", "forward", "local",
+            "reduce forward", "reduce node", "reduce direct", "reduce source",
+        ]  # fmt: skip
+        assert all(s.begin <= s.end for s in by_begin)
 
 
 def test_run_writes_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
-    run(specs.artifact(SLICED).path, ranks=2, nodes=2, tokens=3, device="cpu", trace=path)
+    run(specs.artifact(TEXT).path, ranks=2, nodes=2, tokens=3, device="cpu", trace=path)
     events = json.loads(path.read_text())["traceEvents"]
-    assert {e["pid"] for e in events if e["ph"] == "X" and e["name"] == "slice 1"} == {0, 1}
+    assert {e["pid"] for e in events if e["ph"] == "X" and e["name"] == "stage 0"} == {0, 1}

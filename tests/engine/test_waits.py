@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from fuscoc_runtime.comm import gather, group, process
+from fuscoc_runtime.comm.crossings import UnderWay
 from fuscoc_runtime.comm.process import ProcessComm
-from fuscoc_runtime.comm.requests import HeldWindows, Rows, StartRound
-from fuscoc_runtime.comm.rounds import Round
+from fuscoc_runtime.comm.requests import Crossing, HeldWindows, Rows
 from fuscoc_runtime.errors import HopTimeoutError
 
 TIMEOUT = 60.0
@@ -45,7 +45,7 @@ def rank(
     members = SimpleNamespace(
         device=torch.device(device), timeout=timeout, liveness=liveness or Liveness()
     )
-    for name, value in {"members": members, "_rounds": {}, **state}.items():
+    for name, value in {"members": members, "_crossings": [], **state}.items():
         setattr(comm, name, value)
     return comm
 
@@ -108,28 +108,27 @@ class Broken:
 @pytest.mark.parametrize(("timeout", "blamed"), [(TIMEOUT, SILENT), (0.0, 3)])
 def test_a_connection_that_breaks_early_blames_nobody(timeout: float, blamed: int) -> None:
     """Whoever gives up breaks connections, too; who has let this rank wait in vain is late."""
-    comm = rank("cpu", timeout=timeout, _rounds={0: Round([(3, cast(Any, Broken()))], None, (3,))})
+    comm = rank("cpu", timeout=timeout)
     with pytest.raises(HopTimeoutError) as caught:
-        comm._finish_round(0)
-    assert (caught.value.hop, caught.value.peer) == ("network (slice 0)", blamed)
-    assert not comm._rounds
+        comm._wait_for([(3, cast(Any, Broken()))], 0)
+    assert (caught.value.hop, caught.value.peer) == ("network (stage 0)", blamed)
     gather._ended.clear()
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_rounds_are_forgotten_at_the_end_of_a_call(
+def test_exchanges_are_forgotten_at_the_end_of_a_call(
     monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:
     """Or an earlier call's would be blamed for a later one."""
     run_clock(monkeypatch, process)
     mark = SimpleNamespace(record=lambda: None, query=lambda: ends)
-    comm = rank("cuda", timeout=0.0, _rounds={0: Round([], mark, (3,))}, _ended=mark)
+    comm = rank("cuda", timeout=0.0, _crossings=[UnderWay(0, mark, (3,))], _ended=mark)
     if ends:
         comm.synchronize("combine")
     else:
-        with pytest.raises(HopTimeoutError, match="slice 0"):
+        with pytest.raises(HopTimeoutError, match="stage 0"):
             comm.synchronize("combine")
-    assert not comm._rounds
+    assert not comm._crossings
 
 
 class Nccl:
@@ -152,15 +151,15 @@ class Nccl:
         self.notes += [("recv", peer, each) for each in tensors]
 
 
-def test_a_round_is_one_group_of_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which the stream waits for the end; a round without rows is none."""
+def test_an_exchange_is_one_group_of_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which the stream waits for the end; one without rows is none."""
     monkeypatch.setattr(torch.cuda, "Event", lambda: SimpleNamespace(record=lambda: None))
     network = Nccl()
-    comm = rank("cuda", _networks=[None, ref(network)])
+    comm = rank("cuda", _network=ref(network))
     a, b, c = (cast(Any, name) for name in "abc")
-    comm._start(StartRound(5, 1, (), ()))
+    comm._cross(Crossing((), (), stage=5))
     assert not network.notes
-    comm._start(StartRound(6, 1, (Rows(3, (a, b)),), (Rows(2, (c,)),)))
+    comm._cross(Crossing((Rows(3, (a, b)),), (Rows(2, (c,)),), stage=6))
     operations = {("send", 3, "a"), ("send", 3, "b"), ("recv", 2, "c")}
     first, *posted, last, waited = network.notes
     assert (first, set(posted), len(posted), last, waited) == (
@@ -170,7 +169,7 @@ def test_a_round_is_one_group_of_operations(monkeypatch: pytest.MonkeyPatch) -> 
         "end",
         "waited for",
     )
-    assert [set(each.peers) for each in comm._rounds.values()] == [set(), {2, 3}]
+    assert [(each.stage, set(each.peers)) for each in comm._crossings] == [(6, {2, 3})]
 
 
 def test_an_error_ends_what_a_rank_has_begun() -> None:

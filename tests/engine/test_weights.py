@@ -20,7 +20,7 @@ from fuscoc_runtime import Shuffle
 from fuscoc_runtime.comm.lockstep import COLLECTIVES
 from fuscoc_runtime.comm.requests import StartGather
 from fuscoc_runtime.demo.generate import generate
-from fuscoc_runtime.engine.pipeline import Pipeline
+from fuscoc_runtime.engine.path import PreparedPath
 from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
@@ -116,7 +116,7 @@ def test_whenever_which_rank_gives_them(calls: list[list[str]]) -> None:
 def test_a_combine_is_prepared_while_the_ranks_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once its windows are there and weights travel with dispatch; before, nobody can."""
     seen: list[str] = []
-    start, prepare = COLLECTIVES[StartGather], Pipeline.prepare
+    start, prepare = COLLECTIVES[StartGather], PreparedPath.__init__
 
     def started(requests: Sequence[StartGather]) -> Sequence[Any]:
         def heard(answer: Callable[[], Tensor]) -> Callable[[], Tensor]:
@@ -124,12 +124,12 @@ def test_a_combine_is_prepared_while_the_ranks_agree(monkeypatch: pytest.MonkeyP
 
         return [heard(answer) for answer in start(requests)]
 
-    def prepared(self: Pipeline, *arguments: Any) -> None:
+    def prepared(self: PreparedPath, *arguments: Any) -> None:
         seen.append("prepared")
         prepare(self, *arguments)
 
     monkeypatch.setitem(COLLECTIVES, StartGather, started)
-    monkeypatch.setattr(Pipeline, "prepare", prepared)
+    monkeypatch.setattr(PreparedPath, "__init__", prepared)
     artifact = specs.artifact(specs.routed("f32"))
     shuffle = LockstepShuffle(artifact, topology=Topology(2, 1))
     ranks = generate(shuffle.spec, shuffle.topology, 5, 1)

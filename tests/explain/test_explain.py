@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuscoc.cli import main
-from fuscoc.explain import facts, tables, tiles
+from fuscoc.explain import facts, tiles
 from fuscoc.explain.command import (
     read_shuffles,
     run_time_names,
@@ -35,7 +35,7 @@ from fuscoc.source import read_source
 from fuscoc.testing.planning import plan_of
 from fuscoc.testing.strategies import cases, specs
 from fuscoc_runtime.demo.generate import generate
-from fuscoc_runtime.engine import buffers, machine
+from fuscoc_runtime.engine import buffers
 from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
@@ -393,6 +393,5 @@ def test_nodes_of_many_ranks(explain) -> None:
     assert "Memory of a rank with `max_sources` on 1x16" in out
 
 
-def test_rings_are_those_of_the_engine() -> None:
-    assert tables.RING_SLOTS == machine.RING_SLOTS
+def test_signals_are_those_of_the_engine() -> None:
     assert facts.SIGNAL_BYTES == buffers.WORD_BYTES

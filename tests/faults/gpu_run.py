@@ -3,16 +3,19 @@
     python -m tests.faults.gpu_run ARTIFACT TOPOLOGY sync|async|fixed|replayed TIMEOUT
 
 Started for every rank by `test_gpu.py`, with torchrun's variables set. Writes a line when all ranks
-have shuffled once, and at last the error that ended it, as JSON. Where ranks share GPUs, those of
-fixed capacity leave room for each other.
+have shuffled once, and at last the error that ended it, as JSON; says where it is if it does not
+end then. Where ranks share GPUs, those of fixed capacity leave room for each other.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
 import json
 import os
 import sys
+import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -24,6 +27,8 @@ from tests.rails.gpu_run import share
 
 MOST = 1000
 """Segments of a call of fixed capacity."""
+LONGEST = 20.0
+"""Seconds to the end of a process that has raised, or after which it says where it is."""
 
 
 def shuffle_for_ever(shuffle: fuscoc_runtime.Shuffle, rank: int, is_async: bool) -> None:
@@ -73,6 +78,16 @@ def shuffle_fixed(shuffle: fuscoc_runtime.Shuffle, rank: int, is_replayed: bool)
             shuffle.check() if is_replayed or is_between_nodes else torch.cuda.synchronize()
 
 
+def await_others(place: Path, rank: int) -> None:
+    """Until all but the one that was killed have raised: rank 0 takes the store along, which under
+    torchrun would outlive it, and nothing of the runtime runs at such an end."""
+    job, num_ranks = os.environ["MASTER_PORT"], int(os.environ["WORLD_SIZE"])
+    (place / f"raised.{job}.{rank}").touch()
+    deadline = time.monotonic() + LONGEST
+    while len([*place.glob(f"raised.{job}.*")]) < num_ranks - 1 and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 def main() -> None:
     artifact, text, kind, timeout = sys.argv[1:]
     topology, rank = Topology.parse(text), int(os.environ["RANK"])
@@ -98,7 +113,9 @@ def main() -> None:
     except FuscoRuntimeError as error:
         found = {"type": type(error).__name__, "text": str(error)}
         print(json.dumps(found | {"peer": getattr(error, "peer", None)}), flush=True)
+    faulthandler.dump_traceback_later(LONGEST)
     if not is_fixed or topology.num_nodes == 1:
+        await_others(Path(artifact).parent, rank)
         os._exit(0)  # the process group waits for the dead at its end
 
 

@@ -20,6 +20,8 @@ from fuscoc_runtime.topology import Topology
 from tests.gpus import ROOT, need_gpus
 
 TIMEOUT, LONGEST = 8, 30
+TOLD = 3000
+"""Characters that a failure shows of what a rank has complained of."""
 
 
 def start(artifact: Path, topology: str, kind: str) -> list[subprocess.Popen[str]]:
@@ -28,7 +30,7 @@ def start(artifact: Path, topology: str, kind: str) -> list[subprocess.Popen[str
         port = free.getsockname()[1]
     num_ranks = Topology.parse(topology).num_ranks
     arguments = [str(artifact), topology, kind, str(TIMEOUT)]
-    command = [sys.executable, "-m", "tests.faults.gpu_run", *arguments]
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.faults.gpu_run", *arguments]
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_ranks)}
     return [
         subprocess.Popen(
@@ -36,11 +38,16 @@ def start(artifact: Path, topology: str, kind: str) -> list[subprocess.Popen[str
             cwd=ROOT,
             env=os.environ | job | {"RANK": str(rank)},
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=complaints(artifact, rank).open("w"),
             text=True,
         )
         for rank in range(num_ranks)
     ]
+
+
+def complaints(artifact: Path, rank: int) -> Path:
+    """The file that a rank writes its standard error to."""
+    return artifact.parent / f"rank{rank}.err"
 
 
 def kill_one(artifact: Path, topology: str, kind: str, seed: int) -> list[str]:
@@ -57,8 +64,9 @@ def kill_one(artifact: Path, topology: str, kind: str, seed: int) -> list[str]:
         others = [rank for number, rank in enumerate(ranks) if number != victim]
         outputs = [rank.communicate(timeout=LONGEST)[0] for rank in others]
     finally:
-        for rank in ranks:
+        for number, rank in enumerate(ranks):
             rank.kill()
+            print(f"rank {number}:", complaints(artifact, number).read_text()[-TOLD:])
     assert [rank.returncode for rank in others] == [0] * len(others), outputs
     errors = [json.loads(output.splitlines()[-1]) for output in outputs]
     assert [error["type"] for error in errors] == ["HopTimeoutError"] * len(errors), errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import time
@@ -50,6 +51,7 @@ class Job:
         ids = [ProcessId(f"node {rank // NODE}", rank, "0") for rank in range(num_ranks)]
         monkeypatch.setattr(liveness, "watch", lambda each: None)
         monkeypatch.setattr(liveness, "_beside", _at_once)
+        monkeypatch.setattr(Liveness, "_stay", lambda self: None)  # time would pass in it
         monkeypatch.setattr(liveness, "_start_time", self._start_time)
         monkeypatch.setattr(liveness, "LOOK_SECONDS", 0.0)
         monkeypatch.setattr(liveness, "GRACE_SECONDS", 0.2)
@@ -211,6 +213,29 @@ def test_when_the_store_ends_with_its_rank(job: Callable[[int], Job]) -> None:
     assert ranks.ranks[9].find_missing(suspect=2) == 2
 
 
+def test_who_has_failed_stays_until_all_are_heard(
+    job: Callable[[int], Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has announced itself and ended is not counted twice; nobody stays for ever."""
+    stay = Liveness._stay
+    ranks = job(4)
+    ranks.kill(3)
+    ranks.look()
+    ranks.ranks[1].find_missing(2)
+    ranks.kill(1)
+    ranks.look()
+    ranks.ranks[0].find_missing(2)
+    assert ranks.ranks[0]._num_heard() == 3
+    ranks.ranks[2].find_missing(1)
+    assert ranks.ranks[0]._num_heard() == 4
+    monkeypatch.setattr(liveness, "GRACE_SECONDS", 3600.0)
+    stay(ranks.ranks[0])
+    others = job(2)
+    started = time.monotonic()
+    stay(others.ranks[0])
+    assert time.monotonic() - started >= liveness.GRACE_SECONDS
+
+
 def test_a_store_that_does_not_answer_keeps_nobody(
     job: Callable[[int], Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,3 +376,53 @@ def test_a_forked_process_ends_whatever_the_watch_was_doing() -> None:
     command = [sys.executable, "-c", FORKED_WHILE_IT_LOOKS]
     done = subprocess.run(command, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+ONE_OF_FOUR = """
+import json, os, sys, time
+from dataclasses import asdict, replace
+from datetime import timedelta
+from torch._C._distributed_c10d import TCPStore
+from fuscoc_runtime.comm.liveness import Liveness, ProcessId, this_process
+
+rank, port, late = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+store = TCPStore("127.0.0.1", port, 4, rank == 0, timedelta(seconds=60), wait_for_workers=False)
+store.set(f"process/{rank}", json.dumps(asdict(replace(this_process(), table=f"host {rank // 2}"))))
+processes = [ProcessId(**json.loads(store.get(f"process/{peer}"))) for peer in range(4)]
+liveness = Liveness(store, rank, processes)
+store.add("ready", 1)
+while store.add("ready", 0) < 4:
+    time.sleep(0.01)
+print("ready", flush=True)
+while not liveness.someone_ended():
+    time.sleep(0.01)
+time.sleep(late)
+print(liveness.explain("network", 1.0, "broken", (rank + 2) % 4).peer, flush=True)
+"""
+
+
+def test_the_first_of_four_is_named_by_those_who_fail_after_rank_0_has() -> None:
+    """Really: rank 0 has the store, and ends when it has named rank 1. The ranks of the other host,
+    which cannot see either of them, fail a second later."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", ONE_OF_FOUR, str(rank), str(port), str(rank // 2)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(4)
+    ]
+    try:
+        for each in ranks:
+            assert each.stdout is not None
+            assert each.stdout.readline() == "ready\n"
+        ranks[1].kill()
+        outputs = {rank: ranks[rank].communicate(timeout=60)[0] for rank in (0, 2, 3)}
+    finally:
+        for each in ranks:
+            each.kill()
+    assert outputs == dict.fromkeys((0, 2, 3), "1\n")
+    assert [ranks[rank].returncode for rank in outputs] == [0] * 3

@@ -3,7 +3,7 @@
 A run is one dispatch and one combine of all ranks in lockstep. Its log has first for how many slots
 memory of a fixed size would have room, which no run here has. Then it has, in order, every list
 that a step is given (name, columns, contents), every launch (rank, kernel, grid, warps, arguments
-by name; an address is a buffer, its size and an offset), every signal and every round of the
+by name; an address is a buffer, its size and an offset), every signal and every stage of the
 network hop (who, to whom, how many bytes). Kernels that move rows are logged, not executed: no list
 depends on what is in a row, and a flipped program may not touch memory that is not its own. For the
 same reason a run ends where it departs from the log that it is compared with.
@@ -193,15 +193,11 @@ def _round_trip(shuffle: LockstepShuffle, data: Data, log: Log) -> None:
 @contextmanager
 def _watched(log: Log) -> Iterator[None]:
     """Tell ``log`` what the engine does."""
-    prepare, launch, ring = PreparedStep.__init__, Machine.launch, Machine.ring
+    prepare, launch = PreparedStep.__init__, Machine.launch
     accumulate = into.accumulate_rows
-    signalled, start, finish = (
-        Machine.signalled,
-        LockstepShuffle._start_round,
-        LockstepShuffle._finish_round,
-    )
+    signalled, cross = Machine.signalled, LockstepShuffle._cross
 
-    def prepared(self: Any, machine: Machine, step: Any, columns: Any, buffers: Any, *ring: Any):
+    def prepared(self: Any, machine: Machine, step: Any, columns: Any, buffers: Any):
         rank = machine.context.rank
         columns = {name: each.contiguous() for name, each in columns.items()}
         log.add("list", rank, step.list, {name: each.tolist() for name, each in columns.items()})
@@ -211,12 +207,7 @@ def _watched(log: Log) -> Iterator[None]:
             log.knows(rank, name, address(each), each.nbytes)
         for name, each in buffers.windows.items():
             log.knows(rank, f"peers.{name}", address(each.peer_bases), each.local.nbytes)
-        prepare(self, machine, step, columns, buffers, *ring)
-
-    def ringed(self: Machine, name: str, slot_bytes: int) -> torch.Tensor:
-        held = ring(self, name, slot_bytes)
-        log.knows(self.context.rank, name, address(held), held.nbytes)
-        return held
+        prepare(self, machine, step, columns, buffers)
 
     def launched(self: Machine, kernel: str, arguments: Sequence[int], num_programs: int) -> None:
         spec, rank = self.kernel(kernel).spec, self.context.rank
@@ -245,30 +236,24 @@ def _watched(log: Log) -> Iterator[None]:
         log.add("signal", self.context.rank, slot)
         signalled(self, slot)
 
-    def starts(self: LockstepShuffle, requests: Any) -> Any:
+    def crosses(self: LockstepShuffle, requests: Any) -> Any:
         for rank, request in enumerate(requests):
             sides = [
                 [(rows.peer, [each.nbytes for each in rows.fields]) for rows in side]
                 for side in (request.sends, request.receives)
             ]
-            log.add("start", rank, request.number, request.lane, *sides)
-        return start(self, requests)
+            log.add("cross", rank, request.stage, *sides)
+        return cross(self, requests)
 
     def adds(rows: torch.Tensor, index: torch.Tensor, memory: torch.Tensor) -> None:
         log.add("add", index.tolist())
         accumulate(rows, index, memory)
 
-    def finishes(self: LockstepShuffle, requests: Any) -> Any:
-        log.add("finish", [request.number for request in requests])
-        return finish(self, requests)
-
     watched = (
         (PreparedStep, "__init__", prepared),
-        (Machine, "ring", ringed),
         (Machine, "launch", launched),
         (Machine, "signalled", signals),
-        (LockstepShuffle, "_start_round", starts),
-        (LockstepShuffle, "_finish_round", finishes),
+        (LockstepShuffle, "_cross", crosses),
         (into, "accumulate_rows", adds),
     )
     with ExitStack() as stack:

@@ -85,8 +85,7 @@ def test_forward_is_ordered_by_landing_row_then_rank(plans: list[RankPlan]) -> N
 
 
 def test_local_copies_every_further_point_from_its_lead(plans: list[RankPlan]) -> None:
-    """Those whose lead comes from this node are first."""
-    assert table(plans[3], "local") == {"src_slot": [2, 2, 6], "dst_slot": [3, 4, 1]}
+    assert table(plans[3], "local") == {"src_slot": [6, 2, 2], "dst_slot": [1, 3, 4]}
     assert table(plans[0], "local") == {"src_slot": [], "dst_slot": []}
 
 

@@ -10,7 +10,7 @@ import torch
 
 from fuscoc_runtime.comm import lanes
 from fuscoc_runtime.comm.rails import Rails
-from fuscoc_runtime.comm.requests import StartRound
+from fuscoc_runtime.comm.requests import Crossing
 from fuscoc_runtime.engine.node import places
 from fuscoc_runtime.engine.node.flow_calls import FlowCalls
 from fuscoc_runtime.engine.node.flow_rails import FlowRails
@@ -36,7 +36,7 @@ def amounts(
             mock.patch.object(lanes, "LANE_BYTES", 1 << 30 if number % 2 else 1),
         ):
             run(shuffle, batch(shuffle.spec, each, seed + number), combines=1)
-        rounds = [what for _, what in posted if isinstance(what, StartRound)]
+        rounds = [what for _, what in posted if isinstance(what, Crossing)]
         rounds = [each for each in rounds if has_rows(shuffle, each)]
         if shuffle.spec.program.exchange.schedule == "fast":
             assert all(len(each.receives) <= 1 for each in rounds)
@@ -66,14 +66,14 @@ def without_slabs(group: Any, *arguments: Any, work: Callable[..., Any]) -> Any:
     return found
 
 
-def has_rows(shuffle: Any, what: StartRound) -> bool:
+def has_rows(shuffle: Any, what: Crossing) -> bool:
     """Whether it carries rows, and not what is said of points."""
     window = shuffle.engine.node._rows.local.untyped_storage()
     parts = [part.untyped_storage() for row in (*what.sends, *what.receives) for part in row.fields]
     return any(part.data_ptr() == window.data_ptr() for part in parts)
 
 
-def sent(what: StartRound) -> dict[int, int]:
+def sent(what: Crossing) -> dict[int, int]:
     found = dict[int, int]()
     for row in what.sends:
         found[row.peer] = found.get(row.peer, 0) + sum(part.nbytes for part in row.fields)

@@ -17,7 +17,7 @@ import torch
 
 from fuscoc_runtime.comm import lanes
 from fuscoc_runtime.comm.rails import Rails
-from fuscoc_runtime.comm.requests import StartRound
+from fuscoc_runtime.comm.requests import Crossing
 from fuscoc_runtime.demo.generate import source_shape
 from fuscoc_runtime.engine import probe
 from fuscoc_runtime.engine.node import slabs
@@ -49,7 +49,7 @@ def on_lanes(group: Any, artifact: str, work: Callable[..., Any], *given: Any) -
     and how many lanes were used."""
     command, used = Rails.command, {0}
 
-    def noted(rails: Rails, what: StartRound, *others: Any, lane: int = 0, **named: Any) -> Any:
+    def noted(rails: Rails, what: Crossing, *others: Any, lane: int = 0, **named: Any) -> Any:
         used.add(lane)
         return command(rails, what, *others, lane=lane, **named)
 

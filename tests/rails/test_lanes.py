@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fuscoc_runtime.comm import lanes
 from fuscoc_runtime.comm.lanes import divided, lanes_of
 from fuscoc_runtime.comm.rails import Ranges
-from fuscoc_runtime.comm.requests import Rows, StartRound
+from fuscoc_runtime.comm.requests import Crossing, Rows
 from fuscoc_runtime.engine import probe
 from fuscoc_runtime.engine.node import rail_commands
 from fuscoc_runtime.engine.node.rail_commands import RailCommands
@@ -66,7 +66,7 @@ def test_both_ends_divide_alike(sent: list[list[list[int]]], most: int) -> None:
 
     made = [
         divided(
-            StartRound(0, 0, side(sent[rank], rank), side([*zip(*sent, strict=True)][rank], rank)),
+            Crossing(side(sent[rank], rank), side([*zip(*sent, strict=True)][rank], rank)),
             most,
         )
         for rank in ranks
@@ -92,12 +92,12 @@ def test_both_ends_divide_alike(sent: list[list[list[int]]], most: int) -> None:
 
 
 def test_small_exchanges_stay_whole() -> None:
-    what = StartRound(0, 0, (Rows(1, (torch.zeros(2 * LANE - 1, dtype=torch.uint8),)),), ())
+    what = Crossing((Rows(1, (torch.zeros(2 * LANE - 1, dtype=torch.uint8),)),), ())
     [same] = divided(what, 8)
     assert [rows.peer for rows in same.sends] == [1]
     assert same.sends[0].fields[0].data_ptr() == what.sends[0].fields[0].data_ptr()
     assert same.sends[0].fields[0].shape == what.sends[0].fields[0].shape
-    assert len(divided(StartRound(0, 0, (), ()), 8)) == 1
+    assert len(divided(Crossing((), ()), 8)) == 1
     assert [lanes_of(n * LANE, 4) for n in (0, 1, 2, 3, 4, 9)] == [1, 1, 2, 3, 4, 4]
 
 
@@ -118,12 +118,12 @@ class OneRail:
     def __init__(self, num_lanes: int) -> None:
         self.num_lanes = num_lanes
 
-    def between(self, sent: torch.Tensor, received: torch.Tensor, ranges: Ranges) -> StartRound:
+    def between(self, sent: torch.Tensor, received: torch.Tensor, ranges: Ranges) -> Crossing:
         [part] = ranges.sends[1]
         rows = (Rows(1, (sent[1, part.start : part.stop],)),)
-        return StartRound(0, 0, rows, rows)
+        return Crossing(rows, rows)
 
-    def command(self, what: StartRound, is_told: bool, beside: Any, lane: int) -> Exchange:
+    def command(self, what: Crossing, is_told: bool, beside: Any, lane: int) -> Exchange:
         assert is_told
         return Exchange(None, lambda: None, (what, beside, lane))
 

@@ -17,7 +17,7 @@ from fuscoc_runtime.comm import communicators, subgroups
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.liveness import Liveness, this_process
 from fuscoc_runtime.comm.rails import TRANSFER, Rails
-from fuscoc_runtime.comm.requests import Rows, StartRound
+from fuscoc_runtime.comm.requests import Crossing, Rows
 from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, HopTimeoutError, NetworkError
 from fuscoc_runtime.kernels.commands import CommandList, Exchange, as_numbers
 from fuscoc_runtime.kernels.loader import load_device_kernel
@@ -53,7 +53,7 @@ class OneRail(Rails):
         liveness = Liveness(store, 0, [this_process()])
         super().__init__(Membership(1, Topology(4, 2), None, CPU, store, liveness, 60.0))
 
-    def exchange(self, what: StartRound, lane: int = 0) -> None:
+    def exchange(self, what: Crossing, lane: int = 0) -> None:
         pass
 
     def group(self, lane: int = 0) -> Any:
@@ -68,7 +68,7 @@ def test_all_rows_but_empty_ones() -> None:
     rail = OneRail(Group())
     sent, received = torch.zeros(4, 6, dtype=torch.int32), torch.zeros(4, 5, dtype=torch.float64)
     between, more = rail.between(sent, received), Rows(5, (sent[0, :0], sent[1]))
-    made = rail._transfers(StartRound(0, 0, (*between.sends, more), between.receives))
+    made = rail._transfers(Crossing((*between.sends, more), between.receives))
     assert made.communicator.contents.comm == COMM
     assert [
         (each.at, each.num_bytes, each.peer, each.is_sent)
@@ -86,7 +86,7 @@ def test_an_exchange_is_filled_in_before_each_call(monkeypatch: pytest.MonkeyPat
     on_cpu = rail.blank(memory)
     monkeypatch.setattr(rail, "_is_gpu", True)
     on_gpu = rail.blank(memory)
-    posted: list[StartRound] = []
+    posted: list[Crossing] = []
     monkeypatch.setattr(rail, "_wait_for", posted.append)
     at = memory.data_ptr()
     for rows in ([(at + 8, 16, 3, 0), (at, 4, 5, 1), (at + 4, 4, 5, 1)], [], [(at + 60, 4, 7, 1)]):
@@ -110,11 +110,11 @@ def test_an_exchange_is_filled_in_before_each_call(monkeypatch: pytest.MonkeyPat
 def test_rows_with_gaps_are_refused() -> None:
     gaps = torch.zeros(4, 6)[:, ::2]
     with pytest.raises(AssertionError):
-        OneRail(Group())._transfers(StartRound(0, 0, (Rows(3, (gaps,)),), ()))
+        OneRail(Group())._transfers(Crossing((Rows(3, (gaps,)),), ()))
 
 
 def test_who_tells_how_far_the_stream_is() -> None:
-    rail, nothing = OneRail(Group()), StartRound(0, 0, (), ())
+    rail, nothing = OneRail(Group()), Crossing((), ())
     assert rail._transfers(nothing).words == rail._words.address
     assert rail._transfers(nothing, is_told=True).words == 0
     rail._is_watched = True  # as on a GPU

@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 
 from fuscoc_runtime.comm import rails
-from fuscoc_runtime.comm.requests import StartRound
+from fuscoc_runtime.comm.requests import Crossing
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.kernels.loader import Kernel
@@ -26,17 +26,17 @@ OPENED = {"exact": exact_work.open_shuffle, "fixed": rank_work.open_shuffle}
 
 
 @contextmanager
-def launches() -> Iterator[tuple[list[str], list[StartRound]]]:
+def launches() -> Iterator[tuple[list[str], list[Crossing]]]:
     """Kernels that are launched meanwhile, by name, and exchanges between nodes: from where they
     all pass, whoever asks for them."""
-    kernels, exchanges = list[str](), list[StartRound]()
+    kernels, exchanges = list[str](), list[Crossing]()
     start, post = Kernel.start, rails.post
 
     def started(self: Kernel, arguments: Sequence[int], num_programs: int) -> None:
         kernels.append(self.spec.name)
         start(self, arguments, num_programs)
 
-    def posted(group: Any, what: StartRound) -> Any:
+    def posted(group: Any, what: Crossing) -> Any:
         exchanges.append(what)
         return post(group, what)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from benchmarks.traffic import one_to_one, uniform, zipf
+from fuscoc_runtime.plan.balance import POLICIES
+from fuscoc_runtime.plan.choose import arrange_stages
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Demand
+from fuscoc_runtime.plan.schedule import KINDS, Schedule
 
 SEGMENT_BYTES = 1 << 14
 
@@ -49,6 +53,17 @@ def demands(draw: st.DrawFn, max_nodes: int = 5, max_ranks_per_node: int = 4) ->
     demand = Demand(plain.flows - (plain.flows - most_shared) * sharing // 4, plain.copies)
     demand.check()
     return demand
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Schedule:
+    """Any demand, forwarders and order of the nodes, of two nodes and more."""
+    amounts, m = draw(copies(max_ranks_per_node=2, most=40))
+    assume(len(amounts) > m)
+    demand = Demand.without_sharing(amounts, m)
+    assignment = POLICIES[draw(st.sampled_from(sorted(POLICIES)))](demand)
+    kind = draw(st.sampled_from([*KINDS, "auto"]))
+    return arrange_stages(demand, assignment, kind, model(stage_latency=1e-5, segment_bytes=1000))
 
 
 def corpus() -> list[Demand]:

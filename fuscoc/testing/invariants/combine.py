@@ -150,7 +150,7 @@ def _staged_segments(facts: PlanFacts) -> tuple[Ints, Ints]:
     begin = before(facts.row_counts("staging"))
     staged = np.full(int(facts.row_counts("staging").sum()), -1, np.int64)
     staged[begin[direct.rank] + direct.index] = facts.segments["direct"]
-    if facts.ranks[0].wire.handover is None:
+    if not facts.ranks[0].wire.hands_over:
         staged[(begin + num_direct)[sent.rank] + sent.row] = sent.segment
         return staged, begin
     slices = before(facts.send_counts.sum(axis=1))

@@ -19,7 +19,9 @@ from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.kernels.commands import Communicator
 
 ABORT_SECONDS = 5.0
-"""How long an abort waits for a thread that is posting, and the end of a process for an abort."""
+"""How long an abort waits for a thread that is posting."""
+END_SECONDS = 3 * ABORT_SECONDS
+"""How long the end of a process waits for an abort, which the GPU may be slow to hear of."""
 POLL_SECONDS = 1e-3
 
 
@@ -79,7 +81,7 @@ def abort(
     thread = threading.Thread(target=attempt, name="fuscoc-abort", daemon=True)
     thread.start()
     # A thread that comes back from C++ while the interpreter ends would abort the process.
-    atexit.register(thread.join, ABORT_SECONDS)
+    atexit.register(thread.join, END_SECONDS)
 
 
 def is_aborted(group: dist.ProcessGroup) -> bool:

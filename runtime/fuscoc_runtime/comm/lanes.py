@@ -11,7 +11,10 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from fuscoc_runtime.comm.requests import Rows, StartRound
+from fuscoc_runtime.comm.requests import Crossing, Rows
+
+LEAST_LANES = 2
+"""Lanes that carry what one does not fill: with two, one fills the wire while the other starts."""
 
 LANE_BYTES = 4_000_000
 """About what a lane carries to a rank at least: several small messages at a time take longer than a
@@ -26,18 +29,15 @@ def lanes_of(num_bytes: int, most: int) -> int:
     return max(1, min(most, num_bytes // LANE_BYTES))
 
 
-def divided(what: StartRound, most: int) -> list[StartRound]:
+def divided(what: Crossing, most: int) -> list[Crossing]:
     """An exchange of bytes, uint8 [n] each, as what every lane carries of it: of a pair of ranks
     about equal parts, on the first lanes. Together they are all of it, in its order."""
     sides = [[_parts(rows, most) for rows in side] for side in (what.sends, what.receives)]
     num_lanes = max((len(parts) for side in sides for parts in side), default=1)
     return [
-        StartRound(
-            what.number, lane,
-            *(tuple(parts[lane] for parts in side if lane < len(parts)) for side in sides),
-        )
+        Crossing(*(tuple(parts[lane] for parts in side if lane < len(parts)) for side in sides))
         for lane in range(num_lanes)
-    ]  # fmt: skip
+    ]
 
 
 def _parts(rows: Rows, most: int) -> list[Rows]:

@@ -11,6 +11,9 @@ communication library does, or in time; the library only says that a connection 
 that give up break further ones. So a failing rank first announces itself in the store, and who then
 is silent is to blame; first of all on a host where nobody speaks, as one that speaks would have
 seen another end. One rank alone goes through all others for that, and tells what it found.
+
+The store may end with the rank that has it. So a rank that has failed does not end before all have
+had time to announce themselves, too.
 """
 
 from __future__ import annotations
@@ -152,6 +155,19 @@ class Liveness:
             self._has_announced_itself = True
             self._store.set(_waiting(self._rank), "")
             self._store.add(NUM_WAITING, 1)
+            _beside(self._stay)
+
+    def _stay(self) -> None:
+        """The end of the process waits for this: the store may end with it, and others that fail
+        for the same reason could not tell any more who ended before them."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        while time.monotonic() < deadline and self._num_heard() < len(self._processes):
+            time.sleep(POLL_SECONDS)
+
+    def _num_heard(self) -> int:
+        """Ranks that have failed, or cannot any more."""
+        silent = [peer for peer in self._gone if not self._board.check([_waiting(peer)])]
+        return self._board.add(NUM_WAITING, 0) + len(silent)
 
     def _ended_unannounced(self) -> int | None:
         """The first process that is known to have ended and did not fail after another."""

@@ -15,7 +15,6 @@ from fuscoc_runtime.comm.requests import (
     Phase,
     Request,
     StartGather,
-    ToHost,
 )
 from fuscoc_runtime.errors import ProtocolError
 
@@ -97,10 +96,6 @@ def _all_to_alls(requests: Sequence[AllToAlls]) -> list[list[Tensor]]:
     return list(map(list, zip(*map(_all_to_all, parts), strict=True)))
 
 
-def _to_host(requests: Sequence[ToHost]) -> list[Callable[[], Tensor]]:
-    return [request.tensor.cpu for request in requests]
-
-
 def _phase(requests: Sequence[Phase]) -> list[None]:
     names = {request.name for request in requests}
     if len(names) > 1:
@@ -114,5 +109,4 @@ COLLECTIVES: dict[type, Handler] = {
     AllToAll: _all_to_all,
     AllToAlls: _all_to_alls,
     Phase: _phase,
-    ToHost: _to_host,
 }

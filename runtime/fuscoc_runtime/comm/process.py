@@ -13,26 +13,23 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions
 
+from fuscoc_runtime.comm.crossings import UnderWay, hop_of, post
 from fuscoc_runtime.comm.gather import keep_until_next
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.landing import Landing, as_bytes
 from fuscoc_runtime.comm.liveness import GRACE_SECONDS, LOOK_SECONDS
 from fuscoc_runtime.comm.requests import (
-    LEAST_LANES,
     AllGather,
     AllToAll,
     AllToAlls,
-    FinishRound,
+    Crossing,
     HeldWindows,
     Phase,
     Request,
     StartGather,
-    StartRound,
-    ToHost,
     Window,
     Windows,
 )
-from fuscoc_runtime.comm.rounds import Round, hop_of, post
 from fuscoc_runtime.comm.streams import shared_stream
 from fuscoc_runtime.comm.subgroups import network_groups
 from fuscoc_runtime.comm.windows import WindowPool, allocator, fitting
@@ -50,16 +47,16 @@ class ProcessComm:
     """This process's side of the ranks' collectives.
 
     Tensors travel as bytes, so every dtype works on every transport. Waits on the host end in time,
-    with the rank that is missing. On CUDA, ``AllToAll`` and rounds are only ordered on the current
-    stream; ``synchronize`` ends them.
+    with the rank that is missing. On CUDA, ``AllToAll`` and ``Crossing`` are only ordered on the
+    current stream; ``synchronize`` ends them.
     """
 
-    def __init__(self, members: Membership, num_lanes: int = LEAST_LANES) -> None:
+    def __init__(self, members: Membership) -> None:
         self.members = members
         self._windows = WindowPool(allocator(members))
-        self.open_lanes(num_lanes)
-        self._rounds: dict[int, Round] = {}
-        self._gathered, self._brought = Landing(), Landing()
+        [self._network] = network_groups(members, 1)
+        self._crossings: list[UnderWay] = []
+        self._gathered = Landing()
         if members.device.type == "cuda":
             self._staged = torch.empty(4096, dtype=torch.uint8, pin_memory=True)
             self._ended: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -87,14 +84,6 @@ class ProcessComm:
         """Bytes of this rank's part of all windows."""
         return self._windows.num_bytes
 
-    def open_lanes(self, num_lanes: int) -> None:
-        """Be ready for rounds on so many lanes; collective over all ranks.
-
-        Raises:
-            HopTimeoutError, NetworkError: a rank has not come in time.
-        """
-        self._networks = network_groups(self.members, num_lanes)
-
     def close(self) -> None:
         """Let go of the windows."""
         self._windows.clear()
@@ -110,17 +99,12 @@ class ProcessComm:
                 return self._guard("planning", lambda: self._exchange([request])[0])
             case AllToAlls():
                 return self._guard("planning", lambda: self._exchange(request.parts))
-            case ToHost():
-                arrived = self._bring(request.tensor, self._brought)
-                return lambda: self._guard("planning", arrived)
             case Windows():
                 return self._get_windows(request)
             case HeldWindows():
                 return self._windows.held
-            case StartRound():
-                return self._guard(hop_of(request.number), lambda: self._start(request))
-            case FinishRound():
-                return self._finish_round(request.number)
+            case Crossing():
+                return self._guard(hop_of(request.stage), lambda: self._cross(request))
             case Phase():
                 return None
 
@@ -133,7 +117,7 @@ class ProcessComm:
         try:
             self._wait_for_stream(hop)
         finally:
-            self._rounds = {}
+            self._crossings = []
 
     def _wait_for_stream(self, hop: str) -> None:
         if self.members.device.type == "cuda":
@@ -145,23 +129,21 @@ class ProcessComm:
         there = fitting(self._windows.held, request.nbytes)
         if there is not None:
             return there
-        # Memory is mapped, and let go of, by calls that wait for the whole device: for ever, if a
-        # round is under way and one of its ranks is dead, or one of the node has not come.
+        # Memory is mapped, and let go of, by calls that wait for the whole device: for ever, if an
+        # exchange is under way and one of its ranks is dead, or one of the node has not come.
         hop = "window allocation"
-        self._wait_on_host(lambda: all(r.has_ended() for r in self._rounds.values()), hop)
+        self._wait_on_host(lambda: all(each.has_ended() for each in self._crossings), hop)
         self._wait_for_stream(hop)
         return self._guard(hop, lambda: self._windows.get(request.nbytes))
 
     def _wait_on_host(self, ended: Callable[[], bool], hop: str, extra: float = 0.0) -> None:
-        """Until ``ended``. An error names the first round that is late, or else ``hop``."""
+        """Until ``ended``. An error names the first exchange that is late, or else ``hop``."""
         started = time.monotonic()
         try:
             self._poll(ended, extra)
         except (RuntimeError, TimeoutError) as error:
-            # A round without peers only ends late because something before it does.
-            with_peers = (each for each in self._rounds.items() if each[1].peers)
-            late = next((each for each in with_peers if not each[1].has_ended()), None)
-            hop, suspect = (hop, None) if late is None else (hop_of(late[0]), late[1].peers[0])
+            late = next((each for each in self._crossings if not each.has_ended()), None)
+            hop, suspect = (hop, None) if late is None else (hop_of(late.stage), late.peers[0])
             raise self._explain(hop, started, error, suspect) from error
 
     def _guard(self, hop: str, operation: Callable[[], T]) -> T:
@@ -216,12 +198,12 @@ class ProcessComm:
         staged = self._staged[: sent.numel()].copy_(sent)
         return staged.to(self.members.device, non_blocking=True)
 
-    def _bring(self, tensor: Tensor, landing: Landing) -> Callable[[], Tensor]:
+    def _bring(self, tensor: Tensor) -> Callable[[], Tensor]:
         """Begin to copy a tensor to the host. The result waits for it: a plain copy would do so for
         ever if a rank is dead."""
         if tensor.device.type != "cuda":
             return lambda: tensor
-        copy, copied = landing.copy(as_bytes(tensor)), landing.copied
+        copy, copied = self._gathered.copy(as_bytes(tensor)), self._gathered.copied
         landed = copy.view(tensor.dtype).view(tensor.shape)
 
         def arrived() -> Tensor:
@@ -236,13 +218,15 @@ class ProcessComm:
             return self._gather_on(group, tensor)
         # What is on the host does not wait for what the device has been given: on a stream of its
         # own, and between nodes by a communicator that the job's other work does not hold up.
-        lane = self._networks[0]
         with torch.cuda.stream(self._beside):
-            return self._gather_on(lane() if lane is not None else None, tensor)
+            return self._gather_on(self._network_group(), tensor)
+
+    def _network_group(self) -> dist.ProcessGroup | None:
+        return self._network() if self._network is not None else None
 
     def _gather_on(self, group: dist.ProcessGroup | None, tensor: Tensor) -> Callable[[], Tensor]:
         if group is None:
-            return self._bring(tensor[None], self._gathered)
+            return self._bring(tensor[None])
         sent, num_ranks = self._to_device(as_bytes(tensor)), self.members.topology.num_ranks
         gathered, is_cuda = sent.new_empty(num_ranks * sent.numel()), sent.device.type == "cuda"
         work = None
@@ -254,7 +238,7 @@ class ProcessComm:
         if work is not None and is_cuda:
             self._finish(work)
         rows = gathered.view(tensor.dtype).view(num_ranks, *tensor.shape)
-        brought = self._bring(rows, self._gathered)
+        brought = self._bring(rows)
 
         def arrived() -> Tensor:
             if work is not None and not is_cuda:
@@ -296,30 +280,25 @@ class ProcessComm:
             self._finish(work)
         return received.view(request.tensor.dtype).view(-1, *row_shape)
 
-    def _start(self, request: StartRound) -> None:
-        """Post a round as one group. Rounds are posted in the same order everywhere, so the peers'
-        operations match."""
-        known = self._networks[request.lane]
-        network = known() if known is not None else None
+    def _cross(self, request: Crossing) -> None:
+        """Post an exchange as one group. They are posted in the same order everywhere, so the
+        peers' operations match."""
+        network = self._network_group()
         peers = tuple(each.peer for each in (*request.receives, *request.sends))
-        works: list[tuple[int, dist.Work]] = []
-        if network is not None and self.members.device.type != "cuda":
-            works = post(network, request)
-        elif network is not None and peers:
+        if network is None:
+            return
+        if self.members.device.type != "cuda":
+            self._wait_for(post(network, request), request.stage)
+            return
+        if peers:
             network._start_coalescing(self.members.device)
             post(network, request)
             network._end_coalescing(self.members.device).wait()
-        end = None
-        if self.members.device.type == "cuda":
-            end = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            end: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
             end.record()
-        self._rounds[request.number] = Round(works, end, peers)
+            self._crossings.append(UnderWay(request.stage, end, peers))
 
-    def _finish_round(self, number: int) -> None:
-        if self.members.device.type == "cuda":
-            torch.cuda.current_stream().wait_event(self._rounds[number].end)
-            return
-        works = self._rounds.pop(number).works
+    def _wait_for(self, works: Sequence[tuple[int, dist.Work]], stage: int) -> None:
         keep_until_next([work for _, work in works])
         for peer, work in works:
             started = time.monotonic()
@@ -328,4 +307,4 @@ class ProcessComm:
             except (RuntimeError, TimeoutError) as error:
                 waited = time.monotonic() - started
                 suspect = peer if waited >= self.members.timeout else None
-                raise self._explain(hop_of(number), started, error, suspect) from error
+                raise self._explain(hop_of(stage), started, error, suspect) from error

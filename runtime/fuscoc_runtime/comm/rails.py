@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fuscoc_runtime.comm.communicators import Listener, abort, communicator_of, listen
+from fuscoc_runtime.comm.crossings import post
 from fuscoc_runtime.comm.gather import keep_until_next
 from fuscoc_runtime.comm.group import Membership
-from fuscoc_runtime.comm.requests import Rows, StartRound
-from fuscoc_runtime.comm.rounds import post
+from fuscoc_runtime.comm.requests import Crossing, Rows
 from fuscoc_runtime.comm.streams import shared_stream
 from fuscoc_runtime.comm.subgroups import network_groups
 from fuscoc_runtime.errors import ClosedError, FuscoRuntimeError, InputError
@@ -107,7 +107,7 @@ class Blank:
         for at, num_bytes, peer, is_sent in self._filled.tolist():
             part = self._memory[at - begin : at - begin + num_bytes]
             sides[is_sent].append(Rows(peer, (part,)))
-        self._rails._wait_for(StartRound(0, 0, tuple(sides[1]), tuple(sides[0])))
+        self._rails._wait_for(Crossing(tuple(sides[1]), tuple(sides[0])))
 
 
 def unfit(rank: int) -> InputError:
@@ -188,7 +188,7 @@ class Rails:
             for rows in there
         )
         for lane in range(len(self._lanes)):
-            self.exchange(StartRound(0, 0, sends, receives), lane)
+            self.exchange(Crossing(sends, receives), lane)
         members.meet("connection")
 
     def divide_among(self, num_lanes: int) -> None:
@@ -198,7 +198,7 @@ class Rails:
             self.open_lanes(num_lanes)
         self.num_lanes = num_lanes
 
-    def between(self, sent: Tensor, received: Tensor, ranges: Ranges | None = None) -> StartRound:
+    def between(self, sent: Tensor, received: Tensor, ranges: Ranges | None = None) -> Crossing:
         """An exchange of row n of ``sent`` for what node n sends, into row n of ``received``; or of
         ``ranges`` of these rows."""
         all_of_it = [None] * len(sent)
@@ -209,11 +209,11 @@ class Rails:
             )
             for rows, of_node in zip((sent, received), ranges or (all_of_it,) * 2, strict=True)
         )
-        return StartRound(0, 0, sends, receives)
+        return Crossing(sends, receives)
 
     def command(
         self,
-        what: StartRound,
+        what: Crossing,
         is_told: bool = False,
         beside: Beside | None = None,
         lane: int = 0,
@@ -226,11 +226,11 @@ class Rails:
 
     def blank(self, memory: Tensor, beside: Beside | None = None, lane: int = 0) -> Blank:
         """One of ``memory``, uint8 [bytes], that is filled in before each call."""
-        none = StartRound(0, 0, (), ())
+        none = Crossing((), ())
         transfers = self._transfers(none, True, beside, lane) if self._is_gpu else None
         return Blank(self, transfers, memory, beside, lane)
 
-    def exchange(self, what: StartRound, lane: int = 0) -> None:
+    def exchange(self, what: Crossing, lane: int = 0) -> None:
         """Post it; the current stream goes on when it has ended. As `submit`."""
         command = self.command(what, lane=lane)
         self.submit(CommandList(self._members.device, [command]), as_numbers(()))
@@ -292,7 +292,7 @@ class Rails:
 
     def _transfers(
         self,
-        what: StartRound,
+        what: Crossing,
         is_told: bool = False,
         beside: Beside | None = None,
         lane: int = 0,
@@ -312,7 +312,7 @@ class Rails:
             *(() if beside is None else beside.addresses),
         )
 
-    def _wait_for(self, what: StartRound) -> None:
+    def _wait_for(self, what: Crossing) -> None:
         """Carry it out by gloo."""
         if self.is_in_vain:
             raise unfit(self._members.rank)

@@ -11,7 +11,7 @@ Result tensors may be shared between ranks (lockstep hands out one tensor): neve
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from torch import Tensor
@@ -88,14 +88,6 @@ class HeldWindows:
 
 
 @dataclass(frozen=True, eq=False)
-class ToHost:
-    """Begin to bring ``tensor`` of this rank to the host. Result: a call that waits for it and
-    returns it, before the next ``ToHost``."""
-
-    tensor: Tensor
-
-
-@dataclass(frozen=True, eq=False)
 class Rows:
     """Rows of every field, in field order, for or from rank ``peer``; equal lengths."""
 
@@ -103,31 +95,18 @@ class Rows:
     fields: tuple[Tensor, ...]
 
 
-LEAST_LANES = 2
-"""With two rounds on the network at once, one fills the wire while the other starts or ends."""
-
-
 @dataclass(frozen=True, eq=False)
-class StartRound:
-    """A round of the network hop: what it sends must stay, and what it receives is not there,
-    before its ``FinishRound``. Result: ``None``.
+class Crossing:
+    """Rows to and from ranks of other nodes; on a CUDA device the current stream waits for them.
+    Result: ``None``.
 
-    Every rank starts the same rounds, in the same order, even without rows. Those of one ``lane``
-    (from 0) travel one after the other, different lanes at once. ``sends``,
+    Every rank asks for the same stages, in the same order, even without rows. ``sends``,
     ``receives``: at most one each of a peer, ascending.
     """
 
-    number: int
-    lane: int
     sends: tuple[Rows, ...]
     receives: tuple[Rows, ...]
-
-
-@dataclass(frozen=True)
-class FinishRound:
-    """Wait for a started round; on a CUDA device only the current stream does. Result: ``None``."""
-
-    number: int
+    stage: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -138,14 +117,5 @@ class Phase:
 
 
 Request: TypeAlias = (
-    AllGather
-    | StartGather
-    | AllToAll
-    | AllToAlls
-    | Windows
-    | HeldWindows
-    | ToHost
-    | StartRound
-    | FinishRound
-    | Phase
+    AllGather | StartGather | AllToAll | AllToAlls | Windows | HeldWindows | Crossing | Phase
 )

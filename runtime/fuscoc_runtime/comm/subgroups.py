@@ -44,11 +44,11 @@ def node_group(members: Membership) -> dist.ProcessGroup:
 def network_groups(
     members: Membership, num_lanes: int
 ) -> list[ReferenceType[dist.ProcessGroup] | None]:
-    """All ranks again, for every lane of the network hop; collective over them.
+    """All ranks again, for every lane of the network; collective over them.
 
-    NCCL works off a group's operations one after the other, and lanes are to overlap with each
-    other and with planning. gloo works on all at once, so there it is the group itself. The first
-    lane also carries what the hosts agree on.
+    NCCL works off a group's operations one after the other, and lanes are to overlap. gloo works on
+    all at once, so there it is the group itself. The first lane also carries what the hosts agree
+    on.
 
     Raises:
         HopTimeoutError, NetworkError: a rank has not come in time.

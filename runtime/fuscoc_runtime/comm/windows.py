@@ -88,18 +88,20 @@ def allocator(members: Membership) -> Allocate:
     if topology.ranks_per_node == 1:
         return lambda nbytes: private_window(nbytes, device)
     if device.type == "cuda":
-        return node_allocator(node_group(members), device)
+        return node_allocator(node_group(members), device, members)
     node, local_rank = topology.node(members.rank), topology.local_rank(members.rank)
     store = PrefixStore(f"node/{node}", members.store)
     ranks = topology.node_ranks(node)
     return SharedAllocator(store, local_rank, ranks, members.timeout, members.liveness)
 
 
-def node_allocator(node_group: dist.ProcessGroup | None, device: torch.device) -> Allocate:
-    """How the ranks of a node share GPU memory."""
+def node_allocator(
+    node_group: dist.ProcessGroup | None, device: torch.device, members: Membership | None = None
+) -> Allocate:
+    """How the ranks of a node share GPU memory; while ``members`` work, if they are given."""
     if node_group is None or dist.get_world_size(node_group) == 1:
         return lambda nbytes: private_window(nbytes, device)
-    return lambda nbytes: allocate_symmetric(nbytes, node_group, device)
+    return lambda nbytes: allocate_symmetric(nbytes, node_group, device, members)
 
 
 def result_memory(

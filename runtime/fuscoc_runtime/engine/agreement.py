@@ -10,13 +10,12 @@ import time
 from torch._C._distributed_c10d import PrefixStore
 
 from fuscoc_runtime.comm.group import Membership
+from fuscoc_runtime.comm.liveness import LOOK_SECONDS
 from fuscoc_runtime.comm.process import BUSY_SECONDS, POLL_SECONDS, ProcessComm
 from fuscoc_runtime.comm.shared_memory import SharedAllocator
 from fuscoc_runtime.errors import FuscoRuntimeError, from_json, to_json
 from fuscoc_runtime.plan.agree import agree
 
-LOOK_SECONDS = 1.0
-"""How often a wait asks whether a rank has ended."""
 OCCASION = "planning"
 
 
@@ -30,7 +29,7 @@ class Agreement:
     def __init__(self, members: Membership) -> None:
         self._members, topology = members, members.topology
         is_between, is_alone = topology.num_nodes > 1, topology.num_ranks == 1
-        self._comm = ProcessComm(members, num_lanes=1) if is_between else None
+        self._comm = ProcessComm(members) if is_between else None
         self._words = None if is_between or is_alone else _Words(members)
 
     def meet(self, error: FuscoRuntimeError | None) -> None:

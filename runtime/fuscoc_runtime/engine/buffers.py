@@ -45,15 +45,10 @@ def row_bytes(machine: Machine, buffer: str) -> int:
     return sum(field.row_bytes for field in machine.row_fields[buffer])
 
 
-def sending_windows(machine: Machine, most_carried: int) -> Windows:
-    """What sending takes: signals, whose size never changes, and rows to send for peers."""
-    carried = _window_bytes(machine, most_carried, "carried") if most_carried else {}
-    return Windows(_signal_bytes(machine) | carried)
-
-
-def target_windows(machine: Machine, most_rows: int) -> Windows:
-    """The target that peers store into."""
-    return Windows(_window_bytes(machine, most_rows, "target"))
+def dispatch_windows(machine: Machine, most: BufferRows) -> Windows:
+    """The windows of a dispatch: the target, and rows that are sent for others, if any are."""
+    carried = _window_bytes(machine, most.carried, "carried") if most.carried else {}
+    return Windows(_signal_bytes(machine) | carried | _window_bytes(machine, most.target, "target"))
 
 
 def combine_windows(machine: Machine, most: BufferRows) -> Windows:

@@ -19,7 +19,7 @@ from fuscoc_runtime.engine.buffers import (
 from fuscoc_runtime.engine.handle import Handle, check_handle, meet_with_handle, overwritten
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.meeting import meet
-from fuscoc_runtime.engine.pipeline import Pipeline
+from fuscoc_runtime.engine.path import PreparedPath
 from fuscoc_runtime.engine.reply import own_handle
 from fuscoc_runtime.engine.row_fields import like_the_source
 from fuscoc_runtime.engine.weights import MISSING, named_weights, weights_of_rows, word
@@ -65,9 +65,7 @@ def combine(
         buffers = Buffers(tensors, windows)
         path = machine.shuffle.program.combine
         assert path is not None
-        pipeline = Pipeline(machine, path, plan.wire, plan.lists, buffers)
-        pipeline.prepare(plan, buffers)
-        return _Prepared(buffers, pipeline, received)
+        return _Prepared(buffers, PreparedPath(machine, path, plan, buffers), received)
 
     ready: _Prepared | None = None
     mine = word(sent, handle.weights, given)
@@ -86,9 +84,7 @@ def combine(
     windows = yield needed
     if ready is None or not ready.uses(received):
         ready = prepare(windows, received)
-    yield from ready.pipeline.begin()
-    ready.pipeline.go_beside()
-    yield from ready.pipeline.finish(plan.wire)
+    yield from ready.path.run()
     return ready.buffers.rows("result")
 
 
@@ -97,7 +93,7 @@ class _Prepared:
     """A combine that is ready to run, with the weights of its rows by name, if there are any."""
 
     buffers: Buffers
-    pipeline: Pipeline
+    path: PreparedPath
     weights: Mapping[str, Tensor]
 
     def uses(self, weights: Mapping[str, Tensor]) -> bool:

@@ -9,28 +9,27 @@ from typing import Any
 
 from torch import Tensor
 
-from fuscoc_runtime.comm.requests import Request, ToHost, Window
+from fuscoc_runtime.comm.requests import Request, Window
 from fuscoc_runtime.engine.arguments import Arguments
 from fuscoc_runtime.engine.buffers import (
     Buffers,
+    dispatch_windows,
     named,
     row_bytes,
-    sending_windows,
-    target_windows,
     window_rows,
 )
 from fuscoc_runtime.engine.handle import IN_THE_WINDOW, Handle, check_handle, meet_with_handle
 from fuscoc_runtime.engine.machine import Held, Machine
 from fuscoc_runtime.engine.meeting import meet
 from fuscoc_runtime.engine.numbers import cast_numbers
-from fuscoc_runtime.engine.pipeline import Pipeline
+from fuscoc_runtime.engine.path import PreparedPath
 from fuscoc_runtime.engine.relation import evaluate_relation
 from fuscoc_runtime.engine.reply import plan_reply
 from fuscoc_runtime.engine.weights import exchange, sent_weights, travelling
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan import Points, RankPlan, plan_rank
 from fuscoc_runtime.plan.agree import attempt
-from fuscoc_runtime.plan.planner import Draft, draft_plan, finish_plan
+from fuscoc_runtime.plan.planner import num_sources, plan_with_weights
 
 Prepared = tuple[Arguments, Points | RankPlan]
 """Checked arguments, and what to plan for them, or the plan where it never changes."""
@@ -69,37 +68,22 @@ def dispatch(
     started = time.perf_counter()
     machine.num_dispatches += 1
     reply = None if earlier is None else earlier.reply
-    with machine.tracer.span("plan", "what to send"):
+    with machine.tracer.span("plan", "the lists"):
         prepared = problem or _prepare(machine, positional, given, earlier)
-        arguments, planned = yield from _plan(machine, prepared, earlier)
+        arguments, plan, received = yield from _plan(machine, prepared, earlier)
     planning_ms = (time.perf_counter() - started) * 1e3
 
-    most_carried = planned.most_carried
-    windows = yield sending_windows(machine, most_carried)
-    carried = window_rows(machine, planned.num_carried, windows, "carried") if most_carried else {}
+    windows = yield dispatch_windows(machine, plan.max_rows)
+    target = window_rows(machine, plan.rows.target, windows, "target")
+    carried = {}
+    if plan.wire.hands_over:
+        carried = window_rows(machine, plan.rows.carried, windows, "carried")
+    machine.held = Held(machine.num_dispatches, _addresses(windows, target))
     numbers = cast_numbers(machine.shuffle, arguments.inputs)
     read = {**named("source", arguments.fields), **named("numbers", numbers)}
-    sources = Buffers({**read, **carried}, windows)
-    path = machine.shuffle.program.dispatch
-    pipeline = Pipeline(machine, path, planned.wire, planned.lists, sources)
-    yield from pipeline.begin()
-    windows = {**windows, **(yield target_windows(machine, planned.most_rows))}
-    target = window_rows(machine, planned.num_rows, windows, "target")
-    machine.held = Held(machine.num_dispatches, _addresses(windows, target))
-    buffers = Buffers({**sources.tensors, **target}, windows)
-    weights, received = travelling(machine, arguments.weights, planned.num_sources), None
-    plan = planned
-    if isinstance(plan, Draft):
-        with machine.tracer.span("plan", "the rest"):
-            plan, received = yield from finish_plan(machine.context, plan, weights)
-    counted = (yield ToHost(plan.wire.entries)) if plan.wire.num_rounds else None
-    pipeline.prepare(plan, buffers)
-    pipeline.go_beside()
-    if weights is not None and received is None:
-        received = yield exchange(weights, plan)
-    if counted is not None:
-        plan = replace(plan, wire=replace(plan.wire, entries=counted()))
-    yield from pipeline.finish(plan.wire)
+    buffers = Buffers({**read, **carried, **target}, windows)
+    path = PreparedPath(machine, machine.shuffle.program.dispatch, plan, buffers)
+    yield from path.run()
     if machine.shuffle.program.is_static:
         machine.plan = plan
     if machine.reply is not None and reply is None:
@@ -163,10 +147,9 @@ def _prepare(
 
 def _plan(
     machine: Machine, prepared: Prepared | FuscoRuntimeError, earlier: Handle | None
-) -> Generator[Request, Any, tuple[Arguments, Draft | RankPlan]]:
-    """The plan for what was prepared: an earlier one, that of a static shuffle, or one made now.
-
-    As much of it as has to be known before rows may move: a draft if nothing can go wrong any more.
+) -> Generator[Request, Any, tuple[Arguments, RankPlan, Tensor | None]]:
+    """The plan for what was prepared: an earlier one, that of a static shuffle, or one made now;
+    and weights that have travelled.
 
     Either way the ranks meet: they raise an error of any of them together, and none overwrites
     another's window while that is still at work on the previous call's rows.
@@ -179,9 +162,8 @@ def _plan(
     arguments, points = prepared
     if isinstance(points, RankPlan):
         yield from meet_with_handle(machine, earlier)
-        return arguments, points
-    draft = yield from draft_plan(context, points)
-    if machine.shuffle.program.target.kind == "packed":
-        return arguments, draft
-    plan, _ = yield from finish_plan(context, draft)
-    return arguments, plan
+        weights = travelling(machine, arguments.weights, points.num_sources)
+        return arguments, points, None if weights is None else (yield exchange(weights, points))
+    weights = travelling(machine, arguments.weights, num_sources(context, points))
+    plan, received = yield from plan_with_weights(context, points, weights)
+    return arguments, plan, received

@@ -223,7 +223,7 @@ def _count(handle: Handle) -> DispatchStats:
         count for rank, count in enumerate(plan.point_send_counts) if rank not in near
     )
     network_rows = sum(plan.net_send_counts)
-    handed = 0 if plan.wire.handover is None else sum(plan.wire.handover.handed)
+    handed = len(plan.lists["carry"]["dst_row"]) if plan.wire.hands_over else 0
     nvlink_rows, local_rows, duplicated = copies_in_node(plan, here)
 
     size = handle.row_bytes

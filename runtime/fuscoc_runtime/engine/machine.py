@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.comm.windows import outlast_calls
 from fuscoc_runtime.engine.arguments import Checker
-from fuscoc_runtime.engine.lanes import Lanes
 from fuscoc_runtime.engine.places import Places
 from fuscoc_runtime.engine.row_fields import row_fields
 from fuscoc_runtime.engine.waits import Waits
@@ -25,23 +22,6 @@ from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import Plan, PlanContext, RankPlan
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.topology import Topology
-
-RING_SLOTS = 8
-"""The most rounds of the network hop under way."""
-
-PLANNING_SECONDS = 4e-3
-"""Rounds travel meanwhile: what the rest of a plan may take on a busy host."""
-
-SLOT_ALIGNMENT = 256
-"""Bytes; more than kernels assume of a buffer."""
-
-
-def ring_slots(model: CostModel) -> int:
-    """Rounds that may be under way: as many as the network carries while a plan is completed; one
-    more starts, and one ends. Every lane has one."""
-    carried = model.nic_bandwidth * (PLANNING_SECONDS + model.stage_latency)
-    needed = max(model.num_lanes, 2 + math.ceil(carried / model.slice_bytes))
-    return min(RING_SLOTS, needed)
 
 
 @dataclass(frozen=True)
@@ -72,11 +52,9 @@ class Machine:
         sends_weights: whether weights travel with the next dispatch; the same on all ranks.
         plan: that of a static shuffle, which never changes: from the artifact if it was baked for
             this topology, else from the first dispatch; ``None`` until then.
-        ring_slots: rounds of the network hop that may be under way.
         num_signal_slots: rows of the signal window, one for every step that signals.
         row_fields: what the rows of every buffer hold, by name.
         places: what the arguments of a step's kernel are, by name.
-        lanes: the streams of the network hop's pipeline.
         tracer: what is told when the parts of a call begin and end.
         waits: how the waits of kernels end that are in vain.
         reply: takes the way back, where its rows are those of a reply.
@@ -122,10 +100,7 @@ class Machine:
         self.sends_weights = False
         self.owners: Tensor | None = None
         self.plan = _baked(artifact, shuffle, topology, rank, device)
-        self.lanes = Lanes(device)
         self.tracer = tracer or Tracer(rank, device, enabled=False)
-        self.ring_slots = RING_SLOTS
-        self._rings: dict[str, Tensor] = {}
         self._epochs: Counter[int] = Counter()
         self._kernels = {
             name: _load(artifact, name, device) for name in _kernel_names(shuffle.program)
@@ -139,28 +114,6 @@ class Machine:
     def answered_by(self, reply: Machine) -> None:
         """Let the way back be that of ``reply``."""
         self.reply, reply.asks = reply, self
-
-    def ring(self, name: str, slot_bytes: int) -> Tensor:
-        """uint8 [ring_slots, at least slot_bytes]: kept from call to call, and never shrunk."""
-        held = self._rings.get(name)
-        if held is None or held.shape[1] < slot_bytes:
-            outgrown = 0
-            if held is not None:
-                outgrown = held.shape[1]
-                outlast_calls(held)
-            held = None
-            self._rings.pop(name, None)
-            size = max(slot_bytes, outgrown * 5 // 4 // SLOT_ALIGNMENT * SLOT_ALIGNMENT)
-            shape = self.ring_slots, size
-            self._rings[name] = torch.empty(shape, dtype=torch.uint8, device=self.device)
-        return self._rings[name]
-
-    def reckon_with(self, model: CostModel) -> None:
-        """Take the network to be as in ``model``, equal on all ranks, from the next call on."""
-        self.context = replace(self.context, model=model)
-        self.ring_slots = ring_slots(model)
-        self.lanes.use_wires(model.num_lanes)
-        self._rings.clear()
 
     def lends(self, rows: Tensor) -> bool:
         """Whether rows lie in the target window, where the next dispatch puts its own."""

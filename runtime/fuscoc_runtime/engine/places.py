@@ -18,13 +18,12 @@ OTHERS = ("signals", "signal_slot", "num_peers", "my_peer", "wait_base", "abort"
 class Places:
     """Which arguments of a kernel are what: indices into its arguments.
 
-    ``columns``, ``bound``: by name. ``entries``: of the columns with one element an entry.
-    ``expected``: with the signal slots that are waited for. ``others``: by value name.
+    ``columns``, ``bound``: by name. ``expected``: with the signal slots that are waited for.
+    ``others``: by value name.
     """
 
     count: int
     columns: tuple[tuple[str, int], ...]
-    entries: tuple[int, ...]
     bound: tuple[tuple[str, int], ...]
     expected: tuple[tuple[int, int], ...]
     others: tuple[tuple[str, int], ...]
@@ -37,5 +36,4 @@ class Places:
         expected = tuple((slot, at.pop(f"expected_{slot}")) for slot in step.wait)
         others = tuple((name, at.pop(name)) for name in OTHERS if name in at)
         columns = tuple(at.items())
-        entries = tuple(index for name, index in columns if name not in TERMS)
-        return cls(count, columns, entries, bound, expected, others)
+        return cls(count, columns, bound, expected, others)

@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 from fuscoc_runtime.comm.group import Membership
-from fuscoc_runtime.comm.lanes import lanes_of
+from fuscoc_runtime.comm.lanes import LEAST_LANES, lanes_of
 from fuscoc_runtime.comm.rails import Beside, Rails
-from fuscoc_runtime.comm.requests import LEAST_LANES, Rows, StartRound
+from fuscoc_runtime.comm.requests import Crossing, Rows
 from fuscoc_runtime.kernels.commands import Await, CommandList, as_numbers
 from fuscoc_runtime.plan.links import Link
 
@@ -112,7 +112,7 @@ def _to_the_next(
     parts = zip(sent.chunk(num_lanes), received.chunk(num_lanes), strict=True)
     exchanges = [
         rails.command(
-            StartRound(0, 0, (Rows(there, (mine,)),), (Rows(from_there, (theirs,)),)),
+            Crossing((Rows(there, (mine,)),), (Rows(from_there, (theirs,)),)),
             is_told=True,
             beside=Beside(device, lane) if device.type == "cuda" else None,
             lane=lane,

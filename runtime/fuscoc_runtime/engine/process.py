@@ -20,14 +20,12 @@ from fuscoc_runtime.engine.combine import combine
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.machine import Machine
-from fuscoc_runtime.engine.probe import link_between
 from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.engine.waits import Patience
 from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.cost import CostModel
-from fuscoc_runtime.plan.links import HANDOVER_LATENCY, Link
 
 T = TypeVar("T")
 
@@ -39,15 +37,12 @@ class ProcessEngine:
         num_programs: programs a kernel launch, equal on all ranks; on CUDA it caps the SMs that
             are used.
         model: what the network is taken to do; see ``PlanContext``.
-        measures: whether to replace the network's part of it by measurements.
         reply: brings back the rows of the shuffle's reply, if it has one.
 
     Attributes:
-        link: what was measured; ``None`` also inside one node.
         loss: the error of the rank that has not come in time; no call follows.
     """
 
-    link: Link | None = None
     loss: HopTimeoutError | None = None
 
     def __init__(
@@ -58,7 +53,6 @@ class ProcessEngine:
         num_programs: int,
         *,
         model: CostModel,
-        measures: bool = False,
         reply: ProcessEngine | None = None,
     ) -> None:
         self.members, self.reply = members, reply
@@ -80,12 +74,6 @@ class ProcessEngine:
         self._order = call_order(members.device)
         self._waits = True
         self._under_way = False
-        if measures and members.topology.num_nodes > 1:
-            with self.machine.current_device():
-                link = self.link = link_between(members)
-            self.comm.open_lanes(link.num_lanes)
-            measured = replace(link.model(model), handover_latency=HANDOVER_LATENCY)
-            self.machine.reckon_with(measured)
 
     def dispatch(
         self,

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fuscoc_runtime.comm.requests import Request, ToHost
+from fuscoc_runtime.comm.requests import Request
 from fuscoc_runtime.engine.arguments import Arguments
 from fuscoc_runtime.engine.buffers import row_bytes
 from fuscoc_runtime.engine.handle import Handle
@@ -21,9 +21,9 @@ from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.relation import evaluate_relation
 from fuscoc_runtime.engine.sizes import result_shapes
 from fuscoc_runtime.engine.weights import exchange, sent_weights, travelling
-from fuscoc_runtime.plan import RankPlan
+from fuscoc_runtime.plan import Points, RankPlan
 from fuscoc_runtime.plan.agree import attempt
-from fuscoc_runtime.plan.planner import draft_plan, finish_plan
+from fuscoc_runtime.plan.planner import num_sources, plan_with_weights
 
 
 def plan_reply(
@@ -67,13 +67,10 @@ def _plan(
         weights = travelling(machine, arguments.weights, known.num_sources)
         return known, (None if weights is None else (yield exchange(weights, known)))
     points = attempt(context.rank, lambda: evaluate_relation(machine, arguments))
-    draft = yield from draft_plan(context, points)
-    weights = travelling(machine, arguments.weights, draft.num_sources)
-    plan, received = yield from finish_plan(context, draft, weights)
-    if plan.wire.num_rounds:
-        entries = yield ToHost(plan.wire.entries)
-        plan = replace(plan, wire=replace(plan.wire, entries=entries()))
-    return plan, received
+    weights = None
+    if isinstance(points, Points):
+        weights = travelling(machine, arguments.weights, num_sources(context, points))
+    return (yield from plan_with_weights(context, points, weights))
 
 
 def own_handle(machine: Machine, handle: Handle) -> Handle:

@@ -68,7 +68,7 @@ class Executor:
         tracer = members.tracer
         self.observer = Observer(name) if tracer is None else TracedObserver(name, tracer)
         self.observer.tally.nodes = members.nodes
-        self.observer.tally.link = None if isinstance(engine, NodeEngine) else engine.link
+        self.observer.tally.link = engine.link if isinstance(engine, ExactEngine) else None
         node = engine.node if isinstance(engine, NodeEngine) else None
         if spec.program.target.kind == "dense":  # has as many slots as a call says
             node = None

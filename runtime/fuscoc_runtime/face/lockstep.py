@@ -18,10 +18,9 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.lockstep import Handler, run_lockstep
 from fuscoc_runtime.comm.requests import (
-    FinishRound,
+    Crossing,
     HeldWindows,
     Request,
-    StartRound,
     Window,
     Windows,
 )
@@ -53,7 +52,6 @@ from fuscoc_runtime.topology import Topology
 T = TypeVar("T")
 
 CPU = torch.device("cpu")
-POISON = 0xA5
 
 
 class LockstepShuffle:
@@ -91,12 +89,10 @@ class LockstepShuffle:
             WindowPool(nodes[topology.node(rank)].allocator(topology.local_rank(rank)))
             for rank in range(topology.num_ranks)
         ]
-        self._rounds: dict[int, Sequence[StartRound]] = {}
         self._handlers: dict[type, Handler] = {
             Windows: self._windows,
             HeldWindows: lambda _: [pool.held for pool in self._pools],
-            StartRound: self._start_round,
-            FinishRound: self._finish_round,
+            Crossing: self._cross,
         }
         self._observer = Observer(f"{self.spec.name} in lockstep")
         maps = GeneralMaps(self.machines, self._run, self._observer)
@@ -268,42 +264,28 @@ class LockstepShuffle:
             pool.get(request.nbytes)
         return [pool.get(r.nbytes) for pool, r in zip(self._pools, requests, strict=True)]
 
-    def _start_round(self, requests: Sequence[StartRound]) -> list[None]:
-        """Whoever looks at what has not arrived yet shall find garbage."""
-        self._rounds[_common({request.number for request in requests})] = requests
-        for request in requests:
-            for received in request.receives:
-                for tensor in received.fields:
-                    tensor.view(torch.uint8).fill_(POISON)
-        return [None] * len(requests)
-
-    def _finish_round(self, requests: Sequence[FinishRound]) -> list[None]:
-        """Rows are moved as late as allowed: whoever overwrites what is not sent yet sends that."""
-        started = self._rounds.pop(_common({request.number for request in requests}))
+    def _cross(self, requests: Sequence[Crossing]) -> list[None]:
+        stages = {request.stage for request in requests}
+        if len(stages) > 1:
+            raise ProtocolError(f"ranks are out of step: in stages {sorted(stages)}")
         sent = {
             (source, rows.peer): rows.fields
-            for source, request in enumerate(started)
+            for source, request in enumerate(requests)
             for rows in request.sends
         }
-        for destination, request in enumerate(started):
+        for destination, request in enumerate(requests):
             for rows in request.receives:
                 found = sent.pop((rows.peer, destination), ())
                 if [len(each) for each in found] != [len(each) for each in rows.fields]:
                     raise ProtocolError(
-                        f"rank {destination} expects {len(rows.fields[0])} rows of rank "
-                        f"{rows.peer} in round {request.number}"
+                        f"rank {destination} expects {len(rows.fields[0])} bytes of rank "
+                        f"{rows.peer} in stage {request.stage}"
                     )
                 for here, there in zip(rows.fields, found, strict=True):
                     here.copy_(there)
         if sent:
             raise ProtocolError(f"nobody expects the rows of {sorted(sent)} (source, destination)")
         return [None] * len(requests)
-
-
-def _common(numbers: set[int]) -> int:
-    if len(numbers) > 1:
-        raise ProtocolError(f"ranks are out of step: in rounds {sorted(numbers)}")
-    return numbers.pop()
 
 
 class _Node:

@@ -291,7 +291,6 @@ def _general_engine(
         members,
         programs,
         model=_cost_model(shuffle, options),
-        measures=_measures(members, options),
         reply=reply,
     )
 

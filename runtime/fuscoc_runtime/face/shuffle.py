@@ -74,10 +74,11 @@ class Shuffle:
             call to call there is no default.
         num_handles: dispatches after which a handle is outdated.
         pool: what to share memory with other shuffles by; default: share none.
-        slice_bytes: the most that a slice of the network hop holds; default: the spec's ``slice``.
-        nic_bandwidth: bytes a second of a rank's network, for ``auto`` and for the size and the
-            number of slices under way; default: measured between the GPUs of several nodes, once
-            for each group (``stats`` tells), else 50e9.
+        slice_bytes: the most that a rank sends or gets over the network at a time, where that is
+            not fixed; default: the ``slice`` of the spec.
+        nic_bandwidth: bytes a second of a rank's network, for ``auto``; default: measured between
+            the GPUs of several nodes where calls go along rails, once for each group (``stats``
+            tells), else 50e9.
         zero_unused: whether rows that autograd keeps, and gradients of rows, are 0 from
             ``key_offsets[-1]`` on. False writes nothing there, so they cost as much as there are
             rows, not as much as the capacity, and may hold anything, NaN too: for work that stops

@@ -41,7 +41,7 @@ class ShuffleStats:
         dispatch_ms, combine_ms: host time of the latest calls. With kernels of fixed capacity that
             is the time to enqueue them; where autograd or a compiler made the call, its operator's.
         num_dispatches, num_combines: calls so far.
-        num_rounds: rounds in which its slices crossed the network; 0 inside one node. Of fixed
+        num_rounds: exchanges in which its rows crossed the network; 0 inside one node. Of fixed
             capacity there are several only if ``max_sources`` rows are large.
         into: parts of rows that it copied from its window into memory of the caller's; ``None``
             where the spec has none go there.
@@ -154,7 +154,7 @@ def _count(handle: Handle) -> dict[str, Any]:
         "local": stats.local,
         "rows_to_rank": plan.point_send_counts,
         "planning_ms": handle.planning_ms,
-        "num_rounds": plan.wire.num_rounds,
+        "num_rounds": plan.wire.num_stages,
     }
 
 

@@ -1,8 +1,7 @@
 """What a rank did when: spans on lanes, for Perfetto or chrome://tracing.
 
-On a GPU a span lasts from when its stream gets there until its work has ended, by CUDA events. A
-span of the wire lasts, on a GPU, as long as its round travels; on the CPU from its start until this
-rank has seen its end. What the host does is on a lane of its own, by the host's clock.
+On a GPU a span lasts from when its stream gets there until its work has ended, by CUDA events; on
+the CPU while the host is inside. What the host does is on a lane of its own, by the host's clock.
 """
 
 from __future__ import annotations
@@ -62,9 +61,7 @@ class Tracer:
         self.enabled, self.on_gpu = enabled, device.type == "cuda"
         self._rank, self._device = rank, device
         self._spans: list[Span] = []
-        self._open: dict[int, tuple[str, str, Any]] = {}
         self._closed: list[_Closed] = []
-        self._number = 0
         self._streams: dict[int, str] = {}
         self._is_noted = False  # that what has been captured is left out
 
@@ -78,30 +75,18 @@ class Tracer:
         """Those whose times are known."""
         return self._spans
 
-    def begin(self, lane: str, name: str) -> int:
-        """Begin a span on the current stream; ``end`` takes what is returned."""
-        self._number += 1
-        if self.enabled:
-            self._open[self._number] = lane, name, self._now()
-        return self._number
-
-    def end(self, number: int) -> None:
-        """End a span on the current stream."""
-        if number in self._open:
-            self.add(*self._open.pop(number), self._now())
-
     def span(self, lane: str, name: str) -> AbstractContextManager[None]:
         """A span of what is enqueued inside."""
         return self._span(lane, name) if self.enabled else NOTHING
 
     @contextmanager
     def _span(self, lane: str, name: str) -> Iterator[None]:
-        number = self.begin(lane, name)
+        begin = self._now()
         try:
             with self._range(lane, name):
                 yield
         finally:
-            self.end(number)
+            self.add(lane, name, begin, self._now())
 
     @contextmanager
     def launch(self, name: str, stream: int | None = None) -> Iterator[None]:

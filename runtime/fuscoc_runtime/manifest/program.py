@@ -135,8 +135,8 @@ class Rules:
 
 @dataclass(frozen=True)
 class ExchangeStep:
-    """The network hop. Forth: the rule that picks forwarders, that which orders slices, and their
-    bytes; back, nothing has to be chosen."""
+    """The network hop. Forth: the rule that picks forwarders, that which orders nodes, and the most
+    that a rank moves at a time; back, nothing has to be chosen."""
 
     op: Literal["exchange"]
     after: tuple[int, ...]

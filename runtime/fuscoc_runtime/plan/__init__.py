@@ -6,17 +6,15 @@ from fuscoc_runtime.plan.planner import plan_rank
 from fuscoc_runtime.plan.types import (
     BufferRows,
     DescriptorList,
-    Handover,
     PlanContext,
     Points,
     RankPlan,
-    Wire,
 )
+from fuscoc_runtime.plan.wire import Wire
 
 __all__ = [
     "BufferRows",
     "DescriptorList",
-    "Handover",
     "Plan",
     "PlanContext",
     "Points",

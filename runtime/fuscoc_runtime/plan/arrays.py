@@ -25,13 +25,6 @@ def stable_order(values: Tensor) -> Tensor:
     return torch.sort(values, stable=True).indices
 
 
-def inverse(order: Tensor) -> Tensor:
-    """Where each element went: ``inverse(order)[order[i]] == i``."""
-    positions = torch.empty_like(order)
-    positions[order] = iota(order)
-    return positions
-
-
 def iota(like: Tensor) -> Tensor:
     """0, 1, 2, ... as many as ``like`` has elements."""
     return torch.arange(len(like), dtype=torch.int64, device=like.device)

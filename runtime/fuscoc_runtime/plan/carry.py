@@ -11,7 +11,8 @@ net_send   a row of its own that it sends itself, as ``plan/send.py`` has it
 hand_back  every row that it sends, on the way back: src_row (its ``dst_row`` above), dst_peer and
            dst_row (the source and its staging row)
 
-All are ordered by the round in which their rows leave, and in it as they leave.
+All are ordered by sender and, in that, as the sender has its rows: by forwarder, its own first and
+then those of other ranks, ascending.
 """
 
 from __future__ import annotations
@@ -20,31 +21,52 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fuscoc_runtime.plan import native
-from fuscoc_runtime.plan.arrays import upload
+from fuscoc_runtime.plan.arrays import before, upload
 from fuscoc_runtime.plan.flows import Int64Array, Shares
-from fuscoc_runtime.plan.rounds import Rounds
-from fuscoc_runtime.plan.types import DescriptorList, Handover, PlanContext
+from fuscoc_runtime.plan.types import DescriptorList, PlanContext
 from fuscoc_runtime.topology import Topology
 
 
 @dataclass(frozen=True, eq=False)
-class Handed:
-    """``lists``: those that fill slices. ``back``: int64 [3, num_sent] on the host, the columns of
-    ``hand_back``. ``row_rounds``: int64 [num_rows], the round in which each of this rank's network
-    rows leaves, whoever sends it."""
+class _Runs:
+    """Consecutive rows of one source that a rank sends: int64 [num_runs] each.
 
-    lists: dict[str, DescriptorList]
-    entries: Handover
-    back: Int64Array
-    row_rounds: Int64Array
+    ``first``: among the network rows of their source. ``place``: among all that the rank sends;
+    ``window``: in its window, if they are another's.
+    """
 
-    def hand_back(self, ctx: PlanContext) -> DescriptorList:
-        """The list of the way back, which nothing waits for."""
-        [there] = upload([self.back], ctx.device)
-        return dict(zip(("src_row", "dst_peer", "dst_row"), there.unbind(0), strict=True))
+    source: Int64Array
+    first: Int64Array
+    place: Int64Array
+    window: Int64Array
+    length: Int64Array
+
+    @classmethod
+    def of(cls, sender: int, shares: Shares, topology: Topology) -> _Runs:
+        """All that ``sender`` sends, in its order."""
+        rows, rank = shares.rows, np.arange(topology.num_ranks)
+        node = topology.node_ranks(topology.node(sender))
+        sources = np.array([sender, *(each for each in node if each != sender)])
+        sent_here = rank % topology.ranks_per_node == topology.local_rank(sender)
+        length = np.where(sent_here, rows[sources], 0).T.ravel()
+        source = np.tile(sources, topology.num_ranks)
+        of_others = np.where(source == sender, 0, length)
+        first = (rows.cumsum(axis=1) - rows)[sources].T.ravel()
+        return cls(source, first, before(length), before(of_others), length)
+
+    def where(self, kept: NDArray[np.bool_]) -> _Runs:
+        return _Runs(*(column[kept] for column in vars(self).values()))
+
+    def each(self, begin: Int64Array) -> Int64Array:
+        """int64 [num_rows]: what begins at ``begin`` with every run, and grows by one a row."""
+        return np.arange(int(self.length.sum())) + self.alike(begin - before(self.length))
+
+    def alike(self, values: Int64Array) -> Int64Array:
+        """int64 [num_rows]: a value of every run for each of its rows."""
+        return np.repeat(values, self.length)
 
 
 def landing_order(topology: Topology, local_rank: int) -> Int64Array:
@@ -68,56 +90,46 @@ def landing_before(topology: Topology, rank: int) -> Int64Array:
 
 
 def hand_over(
-    ctx: PlanContext,
-    rounds: Rounds,
-    num_rounds: int,
-    shares: Shares,
-    num_direct: Int64Array,
-    sources: Mapping[str, Tensor],
-) -> Handed:
+    ctx: PlanContext, shares: Shares, num_direct: Int64Array, sources: Mapping[str, Tensor]
+) -> dict[str, DescriptorList]:
     """The lists of one rank.
 
     Args:
-        shares: those that ``rounds`` are of.
         num_direct: int64 [R], rows of every rank's ``direct`` list.
         sources: columns that say where the source of each of this rank's network rows is.
     """
-    stages, me = rounds.stages, ctx.rank
-    sizes = _sizes(shares, me)
-    handed, own, taken = sizes
-    first, back, row_rounds, entries = native.hand_over(
-        (stages.peer, stages.begin, stages.end, stages.tile),
-        rounds.rows,
-        me,
-        shares.sent,
-        shares.rows,
-        num_direct,
-        num_rounds,
-        sizes,
+    me, topology = ctx.rank, ctx.topology
+    node = topology.node_ranks(topology.node(me))
+    sent = _Runs.of(me, shares, topology)
+    own, taken = sent.where(sent.source == me), sent.where(sent.source != me)
+    handed = [(rank, _Runs.of(rank, shares, topology)) for rank in node if rank != me]
+    given = [(rank, runs.where(runs.source == me)) for rank, runs in handed]
+    local = sent.source % topology.ranks_per_node
+    columns = upload(
+        [
+            np.concatenate([runs.each(runs.first) for _, runs in given]),
+            np.concatenate(
+                [runs.alike(np.full_like(runs.length, topology.local_rank(r))) for r, runs in given]
+            ),
+            np.concatenate([runs.each(runs.window) for _, runs in given]),
+            own.each(own.first),
+            own.each(own.place),
+            taken.each(taken.window),
+            taken.each(taken.place),
+            sent.each(sent.place),
+            sent.alike(local),
+            sent.each(num_direct[sent.source] + sent.first),
+        ],
+        ctx.device,
     )
-    [there] = upload([first], ctx.device)
-    row, *columns = there.split_with_sizes([handed + own, handed, handed, own, taken, taken])
-    peer, window, own_place, carried_row, place = columns
-    addresses = {
-        name: column[row].split_with_sizes([handed, own]) for name, column in sources.items()
+    row, peer, window, own_row, own_place, *carried = columns
+    return {
+        "carry": {**_at(sources, row), "dst_peer": peer, "dst_row": window},
+        "carried": dict(zip(("src_row", "dst_row"), carried[:2], strict=True)),
+        "net_send": {**_at(sources, own_row), "dst_row": own_place},
+        "hand_back": dict(zip(("src_row", "dst_peer", "dst_row"), carried[2:], strict=True)),
     }
-    lists: dict[str, DescriptorList] = {
-        "carry": {
-            **{name: parts[0] for name, parts in addresses.items()},
-            "dst_peer": peer,
-            "dst_row": window,
-        },
-        "carried": {"src_row": carried_row, "dst_row": place},
-        "net_send": {
-            **{name: parts[1] for name, parts in addresses.items()},
-            "dst_row": own_place,
-        },
-    }
-    return Handed(lists, Handover(*map(tuple, entries.tolist())), back, row_rounds)
 
 
-def _sizes(shares: Shares, rank: int) -> tuple[int, int, int]:
-    """Rows of ``rank`` that others send, that it sends itself, and that it sends for others."""
-    by_carrier = shares.assignment.handed
-    handed, taken = int(by_carrier[rank].sum()), int(by_carrier[:, rank].sum())
-    return handed, int(shares.rows[rank].sum()) - handed, taken
+def _at(columns: Mapping[str, Tensor], rows: Tensor) -> DescriptorList:
+    return {name: column[rows] for name, column in columns.items()}

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from fuscoc_runtime.comm.requests import LEAST_LANES
+from fuscoc_runtime.comm.lanes import LEAST_LANES
 from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.flows import Assignment, Demand, Float64Array, Int64Array
 

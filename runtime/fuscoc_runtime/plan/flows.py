@@ -107,6 +107,13 @@ class Assignment:
         if self.share.ndim != 3 or not self.share.flags.c_contiguous:
             raise ValueError("share must be a C-contiguous [num_ranks, num_nodes, m] array")
 
+    @classmethod
+    def summed(cls, share: Int64Array, carried: bool, pairs: Int64Array) -> Assignment:
+        """One whose ``pairs`` somebody has summed up."""
+        made = cls(share, carried)
+        vars(made)["pairs"] = pairs  # where the property keeps them
+        return made
+
     @property
     def ranks_per_node(self) -> int:
         return int(self.share.shape[2])

@@ -11,7 +11,7 @@ from fuscoc_runtime.native import NativeLibrary
 
 __all__ = ["PLAN", "BuildError", "is_there", "load"]
 
-NAMES = ("balance.c", "fast.c", "cost.c", "rounds.c", "carry.c", "choose.c", "network.c", "ways.c")
+NAMES = ("balance.c", "fast.c", "cost.c", "stages.c", "choose.c", "network.c", "ways.c")
 PLAN = NativeLibrary(
     "plan",
     tuple(Path(__file__).with_name(name) for name in NAMES),
@@ -35,10 +35,6 @@ def load() -> ctypes.CDLL:
     library.fuscoc_decompose.restype = size
     library.fuscoc_stages.argtypes = [size, size, array, size, *[array] * 5]
     library.fuscoc_stages.restype = size
-    library.fuscoc_handover.argtypes = (
-        [size] * 3 + [array] * 4 + [size] * 2 + [array] * 3 + [size] * 4 + [array] * 4
-    )
-    library.fuscoc_handover.restype = size
     library.fuscoc_slots.argtypes = [size, array, size, array, array, size, size, *[array] * 4]
     library.fuscoc_slots.restype = None
     library.fuscoc_loads.argtypes = [size, size, array, array, array, size, *[array] * 7]
@@ -46,7 +42,7 @@ def load() -> ctypes.CDLL:
     library.fuscoc_pipeline.argtypes = [size, size, *[array] * 5, size]
     library.fuscoc_pipeline.restype = ctypes.c_double
     library.fuscoc_network.argtypes = (
-        [size] * 3 + [array] * 4 + [size, size] + [size, array] * 2 + [size] * 2 + [array] * 6
+        [size] * 2 + [array] * 4 + [size, size] + [size, array] * 2 + [size] + [array] * 5
     )
     library.fuscoc_network.restype = size
     library.fuscoc_ways.argtypes = [size] * 4 + [array] * 2 + [size] + [array] * 8

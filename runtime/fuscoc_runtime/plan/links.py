@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from fuscoc_runtime.comm.requests import LEAST_LANES
+from fuscoc_runtime.comm.lanes import LEAST_LANES
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.manifest.declared import FieldSpec
 from fuscoc_runtime.manifest.program import Program
@@ -19,10 +19,6 @@ NVLINK_BANDWIDTH = 450e9
 
 STAGE_LATENCY = 10e-6
 """Seconds to start a stage of the network hop."""
-
-HANDOVER_LATENCY = 5e-4
-"""Seconds by which a dispatch begins later where ranks send rows for others: the host has more to
-plan, and a rank waits for its peers' rows. As measured (docs/benchmarks/network_before.md)."""
 
 LEAST_LATENCY = 1e-6
 

@@ -26,9 +26,7 @@ _Start = ctypes.c_char * 0  # any array has one, even an empty one
 
 class NetworkArrays(NamedTuple):
     """``share``, ``carried`` and ``pairs`` of an ``Assignment``; ``kind``, a number, ``tile`` and
-    ``stages`` (``peer``, ``begin``, ``end``) of a ``Schedule``; rows of a slice; and the rounds,
-    with what is sent and received as the columns of ``Transfers``, [4, num_slices]. No rounds: what
-    follows ``pairs`` means nothing."""
+    ``stages`` (``peer``, ``begin``, ``end``) of a ``Schedule``, none if nothing crosses."""
 
     share: Int64Array
     carried: bool
@@ -36,23 +34,6 @@ class NetworkArrays(NamedTuple):
     kind: int
     tile: Int64Array
     stages: Int64Array
-    slice_rows: int
-    num_rounds: int
-    sent: Int64Array
-    received: Int64Array
-
-
-class Stages(NamedTuple):
-    """``share``, ``carried`` and ``pairs`` of an ``Assignment``; ``tile``, ``peer``, ``begin`` and
-    ``end`` of a ``Schedule``."""
-
-    share: Int64Array
-    carried: bool
-    pairs: Int64Array
-    tile: Int64Array
-    peer: Int64Array
-    begin: Int64Array
-    end: Int64Array
 
 
 def rebalance(flows: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -133,115 +114,60 @@ def network(
     orders: Sequence[Int64Array],
     speeds: Float64Array,
     sizes: Int64Array,
-    rank: int,
-    room: int = 256,
 ) -> NetworkArrays:
-    """The network hop of one plan, and the part of ``rank`` in it.
+    """The network hop of one plan.
 
     ``policy``, ``kind``: indices into ``FORWARDERS`` and ``SCHEDULES``. ``orders``: to which node
     every node sends in the stages of the kinds that have a fixed order, int64 [num_stages, n] each.
-    ``speeds``: of a ``CostModel``. ``sizes``: int64 [4], bytes of a segment,
-    of a slice at most and of a row, and lanes. ``room``: slices for which there is room at first.
+    ``speeds``: of a ``CostModel``. ``sizes``: int64 [2], bytes of a segment and of a slice at most.
     """
     n, m, num_ranks = demand.num_nodes, demand.ranks_per_node, demand.num_ranks
     # ``decompose`` needs n * (n - 2) + 2, and an order n at most.
-    room_stages = n * n if n > 2 and kind >= len(orders) else n
-    shape = num_ranks, n, m
-    share, pairs = np.empty(shape, np.int64), np.empty((num_ranks, num_ranks), np.int64)
-    tile, stages = np.empty((n, n), np.int64), np.empty((3, room_stages, n), np.int64)
-    sides, found = np.empty((2, 4, room), np.int64), np.empty(7, np.int64)
+    room = n * n if n > 2 and kind >= len(orders) else n
+    share, pairs = np.empty((num_ranks, n, m), np.int64), np.empty((num_ranks, num_ranks), np.int64)
+    tile, stages = np.empty((n, n), np.int64), np.empty((3, room, n), np.int64)
+    found = np.empty(3, np.int64)
     tables = [value for order in orders for value in (len(order), _address(order))]
     status = load().fuscoc_network(
         n,
         m,
-        rank,
         *map(_address, (demand.flows, demand.copies, speeds, sizes)),
         policy,
         kind,
         *tables,
-        room_stages,
         room,
-        *map(_address, (share, pairs, tile, stages, sides, found)),
+        *map(_address, (share, pairs, tile, stages, found)),
     )
     if status < 0:
         raise MemoryError
-    carried, chosen, num_stages, rows, num_rounds, num_sent, num_received = found.tolist()
-    needed = max(num_sent, num_received)
-    if needed > room:
-        return network(demand, policy, kind, orders, speeds, sizes, rank, needed)
-    return NetworkArrays(
-        share,
-        bool(carried),
-        pairs,
-        chosen,
-        tile,
-        stages[:, :num_stages],
-        rows,
-        num_rounds,
-        sides[0, :, :num_sent],
-        sides[1, :, :num_received],
-    )
+    carried, chosen, num_stages = found.tolist()
+    return NetworkArrays(share, bool(carried), pairs, chosen, tile, stages[:, :num_stages])
 
 
-def ways(stages: Stages, rank: int) -> tuple[Int64Array, Int64Array, int, int, int]:
+def ways(
+    assignment: Assignment, stages: Sequence[Int64Array], rank: int
+) -> tuple[Int64Array, Int64Array, int, int, int]:
     """What engine/node/ways.py says of ``rank``: parts of flows [2, num_nodes, ranks_per_node, 3],
-    moves [num_moves, 5] in so many legs, the most rows of any rank, and those handed over."""
-    num_stages, n = stages.peer.shape
-    m = len(stages.pairs) // n
+    moves [num_moves, 5] in so many legs, the most rows of any rank, and those handed over.
+
+    ``stages``: ``peer``, ``begin``, ``end`` and ``tile`` of a ``Schedule``.
+    """
+    num_stages, n = stages[0].shape
+    m = assignment.ranks_per_node
     parts = np.empty((2, n, m, 3), np.int64)
     moves, found = np.empty((2 * m * num_stages, 5), np.int64), np.empty(3, np.int64)
     num_legs = load().fuscoc_ways(
         n,
         m,
         rank,
-        stages.carried,
-        *map(_address, (stages.share, stages.pairs)),
+        assignment.carried,
+        *map(_address, (assignment.share, assignment.pairs)),
         num_stages,
-        *map(_address, (stages.peer, stages.begin, stages.end, stages.tile)),
+        *map(_address, stages),
         *map(_address, (parts[0], parts[1], moves, found)),
     )
     num_moves, most_rows, handed_over = found.tolist()
     return parts, moves[:num_moves], num_legs, most_rows, handed_over
-
-
-def hand_over(
-    stages: Sequence[Int64Array],
-    round_rows: int,
-    rank: int,
-    pairs: Int64Array,
-    rows: Int64Array,
-    num_direct: Int64Array,
-    num_rounds: int,
-    sizes: tuple[int, int, int],
-) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """What ``rank`` hands over, sends and takes; the columns are told in ``carry.c``.
-
-    ``stages``: ``peer``, ``begin``, ``end``, ``tile`` of a ``Schedule``. ``rows``: network rows by
-    source and forwarder. ``sizes``: rows that others send for ``rank``, that it sends itself, and
-    that it sends for others. Returns columns that are needed to send, those of ``hand_back``
-    [3, num_sent], the round of each row, and entries of ``carry``, ``net_send`` and ``carried`` by
-    round [3, num_rounds].
-    """
-    num_stages, n = stages[0].shape
-    handed, own, taken = sizes
-    first = np.empty(3 * handed + 2 * own + 2 * taken, np.int64)
-    back, row_rounds = np.empty((3, own + taken), np.int64), np.empty(handed + own, np.int64)
-    entries = np.zeros((3, num_rounds), np.int64)
-    status = load().fuscoc_handover(
-        n,
-        len(pairs) // n,
-        num_stages,
-        *map(_address, stages),
-        round_rows,
-        rank,
-        *map(_address, (pairs, rows, num_direct)),
-        num_rounds,
-        *sizes,
-        *map(_address, (first, back, row_rounds, entries)),
-    )
-    if status < 0:
-        raise MemoryError
-    return first, back, row_rounds, entries
 
 
 def slots(

@@ -1,67 +1,63 @@
-"""The network hop of a plan: who sends and who forwards what, and in which rounds it travels.
+"""The network hop of a plan: who sends and who forwards what, and in which stages it travels.
 
-All ranks know the same counts and choose alike; none can send before it has. So where there is a
-compiler, one call does it all (``network.c``).
+All ranks know the same counts and choose alike. Where there is a compiler, one call chooses
+(``network.c``).
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from fuscoc_runtime.manifest.program import Rules
 from fuscoc_runtime.plan import native
+from fuscoc_runtime.plan.balance import same_local_rank
 from fuscoc_runtime.plan.census import Census
-from fuscoc_runtime.plan.choose import arrange_stages, choose_forwarders, plan_network
+from fuscoc_runtime.plan.choose import plan_network
 from fuscoc_runtime.plan.cost import CostModel
-from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array, Shares
+from fuscoc_runtime.plan.flows import Assignment, Demand, Shares
 from fuscoc_runtime.plan.links import cost_model
-from fuscoc_runtime.plan.rounds import (
-    NO_TRANSFERS,
-    Rounds,
-    Side,
-    slice_rows,
-    slices,
-)
 from fuscoc_runtime.plan.schedule import (
     KINDS,
     Schedule,
     Transfers,
+    cut,
     pairwise_peers,
     spread_out_peers,
 )
 from fuscoc_runtime.plan.types import PlanContext
+from fuscoc_runtime.plan.wire import Side, Wire
+
+NONE = Transfers(*(np.zeros(0, np.int64) for _ in range(4)))
 
 
-@dataclass(frozen=True, eq=False)
-class NetworkHop:
-    """What all ranks do, and what one sends and receives in which of ``num_rounds`` rounds.
-    ``rounds``: ``None`` if nobody sends for another rank."""
-
-    shares: Shares
-    rounds: Rounds | None
-    num_rounds: int
-    send: Side
-    receive: Side
-
-
-def plan_network_hop(ctx: PlanContext, census: Census) -> NetworkHop:
-    """The part of ``ctx.rank``, by the policies of its shuffle."""
+def plan_network_hop(ctx: PlanContext, census: Census) -> tuple[Shares, Wire]:
+    """What all ranks do, by the policies of the shuffle, and what ``ctx.rank`` does; in stages in
+    which a rank moves about a slice at most."""
     demand = Demand(np.ascontiguousarray(census.flows), np.ascontiguousarray(census.pairs))
-    plan = _natively if is_native(ctx.program.exchange) else _by_numpy
-    return plan(ctx, demand, ctx.model if ctx.model is not None else cost_model(ctx.program))
+    model = ctx.model if ctx.model is not None else cost_model(ctx.program)
+    if not demand.flows.any():
+        assignment, num_stages, sent, received = same_local_rank(demand), 0, NONE, NONE
+    else:
+        stages = plan_stages(demand, ctx.program.exchange, model)
+        stages = cut(stages, max(1, model.slice_bytes // ctx.row_bytes))
+        assignment, num_stages = stages.assignment, stages.num_stages
+        sent, received = stages.sends(ctx.rank), stages.receives(ctx.rank)
+    shares = Shares(demand, assignment, assignment.pairs)
+    return shares, Wire(
+        num_stages,
+        Side(sent, tuple(shares.sent[ctx.rank].tolist())),
+        Side(received, tuple(shares.sent[:, ctx.rank].tolist())),
+        shares.hands_over,
+    )
 
 
-def plan_stages(demand: Demand, rules: Rules, model: CostModel, rank: int) -> native.Stages:
+def plan_stages(demand: Demand, rules: Rules, model: CostModel) -> Schedule:
     """The stages of the network hop, by the policies of a shuffle; of some rows at least."""
-    if is_native(rules):
-        found = choose_natively(demand, rules, model, model.segment_bytes, rank)
-        return native.Stages(found.share, found.carried, found.pairs, found.tile, *found.stages)
-    stages = plan_network(demand, model, rules.forwarder, rules.schedule)
-    made = stages.assignment
-    ranges = (np.ascontiguousarray(each) for each in (stages.peer, stages.begin, stages.end))
-    return native.Stages(made.share, made.carried, made.pairs, stages.tile, *ranges)
+    if not is_native(rules):
+        return plan_network(demand, model, rules.forwarder, rules.schedule)
+    found = choose_natively(demand, rules, model)
+    assignment = Assignment.summed(found.share, found.carried, found.pairs)
+    return Schedule(KINDS[found.kind], assignment, found.tile, *found.stages)
 
 
 def is_native(rules: Rules) -> bool:
@@ -70,14 +66,7 @@ def is_native(rules: Rules) -> bool:
     return known and native.is_there()
 
 
-def choose_natively(
-    demand: Demand,
-    rules: Rules,
-    model: CostModel,
-    row_bytes: int,
-    rank: int,
-    room: int = 256,
-) -> native.NetworkArrays:
+def choose_natively(demand: Demand, rules: Rules, model: CostModel) -> native.NetworkArrays:
     """``native.network`` for the policies of a shuffle."""
     n = demand.num_nodes
     return native.network(
@@ -86,44 +75,5 @@ def choose_natively(
         native.SCHEDULES.index(rules.schedule),
         (pairwise_peers(n), spread_out_peers(n)),
         model.speeds,
-        np.array([model.segment_bytes, model.slice_bytes, row_bytes, model.num_lanes]),
-        rank,
-        room,
+        np.array([model.segment_bytes, model.slice_bytes]),
     )
-
-
-def _natively(ctx: PlanContext, demand: Demand, model: CostModel) -> NetworkHop:
-    rules = ctx.program.exchange
-    found = choose_natively(demand, rules, model, ctx.row_bytes, ctx.rank)
-    assignment = Assignment(found.share, found.carried)
-    shares, rounds = Shares(demand, assignment, found.pairs), None
-    sent, received = NO_TRANSFERS, NO_TRANSFERS
-    if found.num_rounds:
-        sent, received = Transfers(*found.sent), Transfers(*found.received)
-    if shares.hands_over:
-        stages = Schedule(KINDS[found.kind], assignment, found.tile, *found.stages)
-        rounds = Rounds(stages, found.slice_rows)
-    sides = _sides(found.pairs, ctx.rank, sent, received)
-    return NetworkHop(shares, rounds, found.num_rounds, *sides)
-
-
-def _by_numpy(ctx: PlanContext, demand: Demand, model: CostModel) -> NetworkHop:
-    rules, rank = ctx.program.exchange, ctx.rank
-    assignment = choose_forwarders(demand, rules.forwarder, rules.schedule, model)
-    pairs = assignment.pairs
-    busiest = int(max(pairs.sum(axis=0).max(), pairs.sum(axis=1).max()))
-    shares = Shares(demand, assignment, pairs)
-    if busiest == 0:
-        return NetworkHop(shares, None, 0, *_sides(pairs, rank, NO_TRANSFERS, NO_TRANSFERS))
-    stages = arrange_stages(demand, assignment, rules.schedule, model)
-    rows = slice_rows(busiest, ctx.row_bytes, model.slice_bytes, model)
-    num_rounds, *transfers = slices(stages, rows, rank)
-    sides = _sides(pairs, rank, *transfers)
-    rounds = Rounds(stages, rows) if shares.hands_over else None
-    return NetworkHop(shares, rounds, num_rounds, *sides)
-
-
-def _sides(pairs: Int64Array, rank: int, sent: Transfers, received: Transfers) -> tuple[Side, Side]:
-    """With the rows to and from every rank."""
-    to, source = tuple(pairs[rank].tolist()), tuple(pairs[:, rank].tolist())
-    return Side(sent, to), Side(received, source)

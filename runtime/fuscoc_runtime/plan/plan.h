@@ -30,7 +30,7 @@ typedef struct {
     const i64 *flows, *copies; /* of ``Demand`` */
     /* Of ``CostModel``. */
     double nic, nvlink, latency, handover, wire[3];
-    i64 segment_bytes, slice_bytes, num_lanes, row_bytes;
+    i64 segment_bytes, slice_bytes;
     /* Stages of a fixed order, by kind: how many, and the node to which each node sends. */
     i64 num_orders[2];
     const i64 *order[2];
@@ -62,11 +62,8 @@ double fuscoc_pipeline(i64 n, i64 stages, const i64 *network, const double *bala
                        const double *redistribution, const i64 *local, const double *wire,
                        i64 slice);
 
-/* rounds.c */
+/* stages.c */
 i64 fuscoc_stages(i64 n, i64 m, const i64 *pairs, i64 num_orders, const i64 *order, i64 *tile,
                   i64 *peer, i64 *begin, i64 *end);
-i64 fuscoc_slices(i64 n, i64 m, i64 num_stages, const i64 *peer, const i64 *begin, const i64 *end,
-                  const i64 *tile, i64 rows, i64 rank, const i64 *pairs, i64 room, i64 *sent,
-                  i64 *received, i64 *counts);
 
 #endif

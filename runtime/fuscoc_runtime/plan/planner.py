@@ -1,18 +1,17 @@
 """One rank's plan: relation outputs -> descriptor lists.
 
-The stages, in order: sorted points, copies, census (AllGather), slots of every rank, forwarders,
-rounds: then a rank can send. Slots of every point, descriptions (AllToAlls) and the lists of
-forwarder and target follow. Everything is vectorised and runs on the compute device, as kernels
-where ``device`` has them and else as tensor operations; only counts come to the host. The hierarchy
-is FUSCO's (arXiv 2512.22036): one copy of a segment per node over the network, one per rank over
+The stages, in order: sorted points, copies, census (AllGather), slots of every rank, forwarders and
+stages of the network hop, slots of every point, descriptions (AllToAlls), and the lists of
+forwarder and target. Everything is vectorised and runs on the compute device, as kernels where
+``device`` has them and else as tensor operations; only counts come to the host. The hierarchy is
+FUSCO's (arXiv 2512.22036): one copy of a segment per node over the network, one per rank over
 NVLink, the rest from the receiver's own memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,10 +21,9 @@ from torch import Tensor
 from fuscoc_runtime.comm.requests import AllGather, AllToAll, AllToAlls, Request, StartGather
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan.agree import agree, attempt, raise_together
-from fuscoc_runtime.plan.arrays import upload
-from fuscoc_runtime.plan.carry import Handed, hand_over, landing_order
+from fuscoc_runtime.plan.carry import hand_over, landing_order
 from fuscoc_runtime.plan.census import Census, count_points, failed_row, read_census, with_extents
-from fuscoc_runtime.plan.device import has_kernels, has_receiver_kernels
+from fuscoc_runtime.plan.device import has_kernels
 from fuscoc_runtime.plan.device.source import (
     ListedByKernels,
     describe_placed,
@@ -41,95 +39,48 @@ from fuscoc_runtime.plan.forwarders import (
     node_pairs,
 )
 from fuscoc_runtime.plan.hops import order_copies
-from fuscoc_runtime.plan.network import NetworkHop, plan_network_hop
+from fuscoc_runtime.plan.network import plan_network_hop
 from fuscoc_runtime.plan.points import sort_points
-from fuscoc_runtime.plan.receive import Received, any_wrong_slot, check_slots, receive
-from fuscoc_runtime.plan.rounds import (
-    Side,
-    slices_of,
-)
+from fuscoc_runtime.plan.receive import Arriving, any_wrong_slot, check_slots, receive
 from fuscoc_runtime.plan.send import Described, Listed, ListedByTensors, describe, list_copies
-from fuscoc_runtime.plan.slots import SlotLayout, lay_out_slots, surely_fit
+from fuscoc_runtime.plan.slots import SlotLayout, lay_out_slots
 from fuscoc_runtime.plan.types import (
     BufferRows,
     DescriptorList,
     PlanContext,
     Points,
     RankPlan,
-    Wire,
 )
 
-NO_ENTRIES = torch.zeros(0, dtype=torch.int64)
 
-
-@dataclass(frozen=True, eq=False)
-class Draft:
-    """The part of a plan that needs no word from the other ranks but their counts.
-
-    A rank can send as soon as it has this: ``wire`` lacks what is about landing, ``lists`` has
-    those that fill slices alone. ``handed``: what ranks send for one another, if they do.
-    ``laid_out``: the slots, if it took them to know that all ranks have room.
-    ``num_rows``, ``most_rows``: of the target, here and on any rank; ``num_carried``,
-    ``most_carried``: rows sent for other ranks, likewise.
-    """
-
-    ctx: PlanContext
-    num_sources: int
-    listed: Listed
-    census: Census
-    shares: Shares
-    laid_out: SlotLayout | None
-    wire: Wire
-    lists: dict[str, DescriptorList]
-    handed: Handed | None
-
-    @cached_property
-    def slots(self) -> SlotLayout:
-        """Nobody needs it to send, so it is made when somebody asks first."""
-        return self.laid_out or lay_out_slots(self.ctx, self.census)
-
-    @property
-    def num_carried(self) -> int:
-        return int(self._carried[self.wire.rank]) if self.shares.hands_over else 0
-
-    @property
-    def most_carried(self) -> int:
-        return int(self._carried.max()) if self.shares.hands_over else 0
-
-    @cached_property
-    def _carried(self) -> Int64Array:
-        """int64 [R]: rows that every rank sends for others."""
-        return np.asarray(self.shares.assignment.handed.sum(axis=0))
-
-    @property
-    def num_rows(self) -> int:
-        return int(self.slots.rows[self.wire.rank])
-
-    @property
-    def most_rows(self) -> int:
-        return int(self.slots.rows.max())
+def num_sources(ctx: PlanContext, points: Points) -> int:
+    """Source segments of a rank."""
+    return len(points.columns["rank"]) // ctx.program.num_points_each(ctx.topology.num_ranks)
 
 
 def plan_rank(
     ctx: PlanContext, points: Points | FuscoRuntimeError
 ) -> Generator[Request, Any, RankPlan]:
-    """Plan one rank; collective over all ranks. See ``draft_plan`` and ``finish_plan``."""
-    draft = yield from draft_plan(ctx, points)
-    plan, _ = yield from finish_plan(ctx, draft)
+    """Plan one rank; collective over all ranks. See ``plan_with_weights``."""
+    plan, _ = yield from plan_with_weights(ctx, points, None)
     return plan
 
 
-def draft_plan(
-    ctx: PlanContext, points: Points | FuscoRuntimeError
-) -> Generator[Request, Any, Draft]:
-    """What a rank needs to start sending; collective over all ranks.
+def plan_with_weights(
+    ctx: PlanContext, points: Points | FuscoRuntimeError, weights: Tensor | None
+) -> Generator[Request, Any, tuple[RankPlan, Tensor | None]]:
+    """Plan one rank; collective over all ranks.
 
-    One gather. A rank that has already failed passes its error instead of points. Whatever any
-    rank finds wrong, all ranks raise.
+    A gather of counts, and one exchange of what the others have to know; an AllGather for a dense
+    target, and one where flows are cut. A rank that has already failed passes its error instead of
+    points. Whatever any rank finds wrong, all ranks raise.
+
+    ``weights``: [num_points], of this rank's points in domain order, to travel with it; also
+    returned: those that arrive, as ``point_recv_counts`` says.
 
     Raises:
         IndexOutOfRangeError, CapacityError, PlacementMismatchError, ExtentMismatchError,
-        NativeBuildError: see their classes.
+        NativeBuildError, SlotOutOfRangeError, SlotOverlapError: see their classes.
     """
     if isinstance(points, FuscoRuntimeError):
         return (yield from _fail(ctx, points))
@@ -139,81 +90,56 @@ def draft_plan(
     gathered = yield StartGather(with_extents(ctx, points, prepared.row))
     prepared.place()
     census = yield from read_census(ctx, points, gathered().numpy())
-    num_sources = len(points.columns["rank"]) // ctx.program.num_points_each(ctx.topology.num_ranks)
-    laid_out = None if surely_fit(ctx, census) else lay_out_slots(ctx, census)
-    hop = plan_network_hop(ctx, census)
+    slots = lay_out_slots(ctx, census)
+    shares, wire = plan_network_hop(ctx, census)
     listed = prepared.list(census)
-    shares, wire = hop.shares, _wire(ctx, hop)
-    lists, handed = {"net_send": listed.net_send}, None
-    if hop.rounds is not None:
-        sources = {name: part for name, part in lists["net_send"].items() if name != "dst_row"}
-        num_direct = _num_direct(ctx, census)
-        handed = hand_over(ctx, hop.rounds, wire.num_rounds, shares, num_direct, sources)
-        wire, lists = replace(wire, handover=handed.entries), handed.lists
-    return Draft(ctx, num_sources, listed, census, shares, laid_out, wire, lists, handed)
-
-
-def _fail(ctx: PlanContext, error: FuscoRuntimeError) -> Generator[Request, Any, NoReturn]:
-    """Take part in ``draft_plan`` with nothing but an error; every rank raises."""
-    gathered = yield StartGather(failed_row(ctx, error))
-    yield from raise_together(error, gathered()[:, 0].tolist())
-    raise error
-
-
-def finish_plan(
-    ctx: PlanContext, draft: Draft, weights: Tensor | None = None
-) -> Generator[Request, Any, tuple[RankPlan, Tensor | None]]:
-    """The rest of a plan: collective over all ranks.
-
-    ``weights``: [num_points], of this rank's points in domain order, to travel with it; also
-    returned: those that arrive, as ``point_recv_counts`` says.
-
-    One exchange of what the others have to know; an AllGather for a dense target, and one where
-    flows are cut.
-
-    Raises:
-        SlotOutOfRangeError, SlotOverlapError: on all ranks, if any rank's target has them.
-    """
-    census, shares = draft.census, draft.shares
-    wire = replace(draft.wire, landing_order=_order(ctx, draft.wire.receive))
-    forwarding = yield from assign_forwarders(ctx, draft.listed.remote_row, census, shares)
-    described = _describe(ctx, draft, forwarding)
-    parts = [_part(ctx, described.words, census.points)]
-    if ctx.topology.num_nodes > 1:
-        parts.append(_part(ctx, described.forwards, forwarding.pairs))
-    if weights is not None:
-        parts.append(_part(ctx, weights[described.point_order], census.points))
-    words, *others = yield AllToAlls(tuple(parts))
-    arrived = others.pop() if weights is not None else None
+    lists = _sending(ctx, listed, shares, census)
+    forwarding = yield from assign_forwarders(ctx, listed.remote_row, census, shares)
+    described = _describe(ctx, listed, slots, census, forwarding, shares)
+    words, forwards, arrived = yield from _tell(ctx, described, census, forwarding, weights)
     if ctx.program.target.kind == "dense":
         yield from _agree_on_slots(ctx, census, words)
-    forwards = others.pop() if others else described.forwards
-    if shares.hands_over:
+    if wire.hands_over:
         blocks = torch.split(forwards, forwarding.pairs[:, ctx.rank].tolist())
         order = landing_order(ctx.topology, ctx.topology.local_rank(ctx.rank))
         forwards = torch.cat([blocks[source] for source in order])
-    received = _receive(ctx, draft, wire, described, words, forwards)
-    back = {} if draft.handed is None else {"hand_back": draft.handed.hand_back(ctx)}
-    sizes = buffer_rows(ctx, census, shares, forwarding.pairs, draft.slots.rows)
+    arriving = Arriving(
+        census.points[:, ctx.rank],
+        census.pairs[:, ctx.rank],
+        int(slots.slots[ctx.rank]),
+        wire.receive.num_rows,
+    )
+    by_kernels = isinstance(listed, ListedByKernels)
+    received, row_index = (receive_placed if by_kernels else receive)(
+        ctx, words, forwards, arriving
+    )
+    sizes = buffer_rows(ctx, census, shares, forwarding.pairs, slots.rows)
     plan = RankPlan(
         rank=ctx.rank,
-        num_sources=draft.num_sources,
-        lists={**described.lists, **draft.lists, **back, **received.lists},
+        num_sources=num_sources(ctx, points),
+        lists={**described.lists, **lists, **received},
         rows=BufferRows(*sizes[:, ctx.rank].tolist()),
         max_rows=BufferRows(*sizes.max(axis=1).tolist()),
-        net_send_counts=tuple(shares.sent[ctx.rank].tolist()),
-        net_recv_counts=tuple(shares.sent[:, ctx.rank].tolist()),
+        net_send_counts=wire.send.counts,
+        net_recv_counts=wire.receive.counts,
         flow_counts=tuple(shares.rows[ctx.rank].tolist()),
-        wire=replace(wire, forward_order=received.forward_order, entries=received.entries),
+        wire=wire,
         point_order=described.point_order,
         point_send_counts=tuple(census.points[ctx.rank].tolist()),
         point_recv_counts=tuple(census.points[:, ctx.rank].tolist()),
         keys=described.keys,
         key_counts=described.key_counts,
         key_offsets=described.key_offsets,
-        row_index=received.row_index,
+        row_index=row_index,
     )
     return plan, arrived
+
+
+def _fail(ctx: PlanContext, error: FuscoRuntimeError) -> Generator[Request, Any, NoReturn]:
+    """Take part with nothing but an error; every rank raises."""
+    gathered = yield StartGather(failed_row(ctx, error))
+    yield from raise_together(error, gathered()[:, 0].tolist())
+    raise error
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,32 +169,50 @@ def _prepare(ctx: PlanContext, points: Points) -> _Prepared:
     return _Prepared(row, lambda: None, listing)
 
 
-def _describe(ctx: PlanContext, draft: Draft, forwarding: Forwarding) -> Described:
-    """Slots, and what the other ranks have to know, by kernels or by tensors."""
-    rows = draft.shares.rows[ctx.rank]
-    rounds = None if draft.handed is None else draft.handed.row_rounds
-    listed, wire, known = draft.listed, draft.wire, (draft.slots, draft.census, forwarding)
-    if isinstance(listed, ListedByKernels):
-        slices = wire.send.in_row_order() if rounds is None else slices_of(rows, rounds)
-        return describe_placed(ctx, listed, *known, slices, wire.receive)
-    assert isinstance(listed, ListedByTensors)
-    return describe(ctx, listed, *known, rows, wire.send.rounds() if rounds is None else rounds)
+def _sending(
+    ctx: PlanContext, listed: Listed, shares: Shares, census: Census
+) -> dict[str, DescriptorList]:
+    """The lists of what goes over the network, also by other ranks of the node."""
+    net_send = listed.net_send
+    if not shares.hands_over:
+        return {"net_send": net_send}
+    sources = {name: column for name, column in net_send.items() if name != "dst_row"}
+    return hand_over(ctx, shares, _num_direct(ctx, census), sources)
 
 
-def _receive(
+def _describe(
     ctx: PlanContext,
-    draft: Draft,
-    wire: Wire,
+    listed: Listed,
+    slots: SlotLayout,
+    census: Census,
+    forwarding: Forwarding,
+    shares: Shares,
+) -> Described:
+    """Slots, and what the other ranks have to know, by kernels or by tensors."""
+    arguments = slots, census, forwarding, shares.rows[ctx.rank]
+    if isinstance(listed, ListedByKernels):
+        return describe_placed(ctx, listed, *arguments)
+    assert isinstance(listed, ListedByTensors)
+    return describe(ctx, listed, *arguments)
+
+
+def _tell(
+    ctx: PlanContext,
     described: Described,
-    words: Tensor,
-    forwards: Tensor,
-) -> Received:
-    """The lists of forwarder and destination, by kernels or by tensors."""
-    pairs, num_slots = draft.census.pairs[:, ctx.rank], int(draft.slots.slots[ctx.rank])
-    arguments = ctx, words, forwards, pairs, num_slots, wire
-    if described.arriving is not None and has_receiver_kernels(wire):
-        return receive_placed(*arguments, described.arriving)
-    return receive(*arguments)
+    census: Census,
+    forwarding: Forwarding,
+    weights: Tensor | None,
+) -> Generator[Request, Any, tuple[Tensor, Tensor, Tensor | None]]:
+    """What the others have to know, in one exchange: this rank is told words of points, forwards of
+    pairs, both by source rank, and weights."""
+    parts = [_part(ctx, described.words, census.points)]
+    if ctx.topology.num_nodes > 1:
+        parts.append(_part(ctx, described.forwards, forwarding.pairs))
+    if weights is not None:
+        parts.append(_part(ctx, weights[described.point_order], census.points))
+    words, *others = yield AllToAlls(tuple(parts))
+    arrived = others.pop() if weights is not None else None
+    return words, others.pop() if others else described.forwards, arrived
 
 
 def _agree_on_slots(
@@ -285,17 +229,6 @@ def _agree_on_slots(
         if problem is None:
             problem = attempt(ctx.rank, lambda: check_slots(ctx, words, counts, length))
         yield from agree(problem)
-
-
-def _wire(ctx: PlanContext, hop: NetworkHop) -> Wire:
-    """A rank's part in the rounds."""
-    order = _order(ctx, hop.send)
-    return Wire(ctx.rank, hop.num_rounds, hop.send, hop.receive, order, None, None, NO_ENTRIES)
-
-
-def _order(ctx: PlanContext, side: Side) -> Tensor | None:
-    """``Side.order`` on the device, if it changes anything."""
-    return None if side.is_ordered else upload([side.order()], ctx.device)[0]
 
 
 def _part(ctx: PlanContext, words: Tensor, counts: Int64Array) -> AllToAll:

@@ -3,12 +3,10 @@
 forward         (landing row, rank of my node): src_row, dst_peer, dst_slot; ordered by landing
                 row (source rank, sending order), then rank
 reduce_node     every landing row: term_begin, term_end (its rows of ``forward``), dst_row
-local           further point of a pair: src_slot (the pair's lead), dst_slot; ordered by the round
-                that brings the lead, those of my node first
+local           further point of a pair: src_slot (the pair's lead), dst_slot
 reduce_direct   pair written by a source of my node: dst_peer, dst_row (its row in the source's
                 ``direct``), term_begin, term_end
-reduce_forward  pair written by a forwarder: the same, of the forwarder's ``forward``; ordered by
-                the round that brings it
+reduce_forward  pair written by a forwarder: the same, of the forwarder's ``forward``
 The rows of a compact target are pairs, so that ``dst_slot`` is a row there and ``local`` is empty.
 Both reductions share term columns: term_slot, and term_point, the index of the term's weight.
 """
@@ -22,45 +20,46 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.errors import FuscoRuntimeError, SlotOutOfRangeError, SlotOverlapError
-from fuscoc_runtime.plan.arrays import columns, count, inverse, iota, stable_order, upload
+from fuscoc_runtime.plan.arrays import columns, count, iota, stable_order
 from fuscoc_runtime.plan.flows import Int64Array
-from fuscoc_runtime.plan.send import ROUND_SHIFT
-from fuscoc_runtime.plan.types import DescriptorList, PlanContext, Wire
+from fuscoc_runtime.plan.types import DescriptorList, PlanContext
+from fuscoc_runtime.topology import Topology
 
 
 @dataclass(frozen=True, eq=False)
-class Received:
-    """What a rank does with what others send it. ``forward_order``, ``entries``: as in ``Wire``;
-    ``row_index``: as in ``RankPlan``."""
+class Arriving:
+    """What arrives at a rank, int64 on the host: ``points``, ``pairs`` [num_ranks] by source rank,
+    ``num_slots`` of the target, and ``num_landing`` rows of the network."""
 
-    lists: dict[str, DescriptorList]
-    forward_order: Tensor | None
-    entries: Tensor
-    row_index: Tensor
+    points: Int64Array
+    pairs: Int64Array
+    num_slots: int
+    num_landing: int
+
+    def near(self, topology: Topology, rank: int) -> range:
+        """Those of the points that come from the node of ``rank``."""
+        node = topology.node_ranks(topology.node(rank))
+        ends = self.points.cumsum()
+        begin = int(ends[node.start - 1]) if node.start else 0
+        return range(begin, int(ends[node.stop - 1]))
+
+    def num_near_pairs(self, topology: Topology, rank: int) -> int:
+        """Pairs from there."""
+        node = topology.node_ranks(topology.node(rank))
+        return int(self.pairs[node.start : node.stop].sum())
 
 
 def receive(
-    ctx: PlanContext,
-    words: Tensor,
-    forwards: Tensor,
-    pair_counts: Int64Array,
-    num_slots: int,
-    wire: Wire,
-) -> Received:
-    """Lists of this rank as forwarder and as destination.
+    ctx: PlanContext, words: Tensor, forwards: Tensor, arriving: Arriving
+) -> tuple[dict[str, DescriptorList], Tensor]:
+    """Lists of this rank as forwarder and as destination, and ``RankPlan.row_index``.
 
     ``words`` [num_points, 2 or 3], ``forwards`` [num_pairs, 2]: what ``describe_points`` and
     ``describe_forwards`` of every source sent, by source rank; ``forwards`` in the order of the
-    landing rows. ``pair_counts`` [num_ranks]: pairs of this rank from each. ``wire``: of a draft.
+    landing rows.
     """
-    lists = forwarder_lists(ctx, forwards, wire.receive.num_rows)
-    forward_row, forward_order = lists["forward"]["src_row"], None
-    if wire.landing_order is not None:
-        forward_order = stable_order(inverse(wire.landing_order)[forward_row])
-    [landing_round] = upload([wire.receive.rounds()], ctx.device)
-    by_round = count(landing_round[forward_row], wire.num_rounds)
-    targets, entries, row_index = target_lists(ctx, words, pair_counts, wire.num_rounds, num_slots)
-    return Received({**lists, **targets}, forward_order, torch.cat([by_round, entries]), row_index)
+    lists, row_index = target_lists(ctx, words, arriving)
+    return {**forwarder_lists(ctx, forwards, arriving.num_landing), **lists}, row_index
 
 
 def forwarder_lists(
@@ -82,27 +81,23 @@ def forwarder_lists(
 
 
 def target_lists(
-    ctx: PlanContext, words: Tensor, pair_counts: Int64Array, num_rounds: int, num_slots: int
-) -> tuple[dict[str, DescriptorList], Tensor, Tensor]:
-    """Lists of this rank as destination.
+    ctx: PlanContext, words: Tensor, arriving: Arriving
+) -> tuple[dict[str, DescriptorList], Tensor]:
+    """Lists of this rank as destination, and ``RankPlan.row_index``.
 
-    ``words`` [num_points, 2 or 3]: what ``describe_points`` of every source sent, by source rank;
-    ``pair_counts`` [num_ranks], on the host: pairs from each. Also returns int64
-    [2 * num_rounds + 1]: entries of ``reduce_forward`` for every round, and of ``local`` for leads
-    of this node and of every round; and ``RankPlan.row_index``.
+    ``words`` [num_points, 2 or 3]: what ``describe_points`` of every source sent, by source rank.
     """
-    m, ranks = ctx.topology.ranks_per_node, ctx.topology.node_ranks(ctx.topology.node(ctx.rank))
-    num_pairs = int(pair_counts.sum())
-    num_near = int(pair_counts[ranks.start : ranks.stop].sum())
+    m = ctx.topology.ranks_per_node
+    num_pairs = int(arriving.pairs.sum())
+    near = arriving.near(ctx.topology, ctx.rank)
+    num_near = arriving.num_near_pairs(ctx.topology, ctx.rank)
     slot, word = columns(words[:, :2])
     is_lead, place = word >= 0, iota(slot)
-    lead = place + word.clamp(max=0)
-    end = place + count(lead, len(slot))
-    # Leads first, then further points; of each, those of this node and then round by round.
-    kind = torch.where(is_lead, 0, num_rounds + 1) + (word[lead] >> ROUND_SHIFT)
-    order = stable_order(kind)
-    writer = word & (1 << ROUND_SHIFT) - 1
-    peer, row = writer % m, writer // m
+    end = place + count(place + word.clamp(max=0), len(slot))
+    # Leads first, of which those of this node come before the others; then further points.
+    is_near = (place >= near.start) & (place < near.stop)
+    order = stable_order(torch.where(is_lead, torch.where(is_near, 0, 1), 2))
+    peer, row = word % m, word // m
 
     def groups(begin: Tensor) -> DescriptorList:
         return {
@@ -114,18 +109,17 @@ def target_lists(
             "term_point": place,
         }
 
-    further, row_index, counted = order[num_pairs:], slot[:0], None
+    further, row_index = order[num_pairs:], slot[:0]
     if ctx.program.is_compact:
         # Pairs come in the order of their rows.
-        row_index = torch.full((num_slots,), -1, device=slot.device)
+        row_index = torch.full((arriving.num_slots,), -1, device=slot.device)
         row_index[slot] = is_lead.cumsum(0) - 1
-        further, counted = further[:0], is_lead
-    lists = {
-        "local": {"src_slot": slot[lead[further]], "dst_slot": slot[further]},
+        further = further[:0]
+    return {
+        "local": {"src_slot": slot[further + word[further]], "dst_slot": slot[further]},
         "reduce_direct": groups(order[:num_near]),
         "reduce_forward": groups(order[num_near:num_pairs]),
-    }
-    return lists, count(kind, 2 * num_rounds + 2, counted)[1:], row_index
+    }, row_index
 
 
 def any_wrong_slot(words: Tensor, length: int) -> Tensor:

@@ -6,7 +6,7 @@ follows FAST (Lei et al., NSDI '26) on deduplicated segments; docs/scheduling.md
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
@@ -141,6 +141,23 @@ def stages_in_order(
     peer = np.where(end > 0, order, -1)
     used = end.any(axis=1)
     return tile, peer[used], np.zeros_like(end[used]), end[used]
+
+
+def cut(schedule: Schedule, rows: int) -> Schedule:
+    """The same in more stages, in which no rank sends or receives (much) more than ``rows`` rows.
+
+    A rank that exchanges rows with several ranks of a node does so with all of them in every one.
+    """
+    length = (schedule.end - schedule.begin).max(axis=1)
+    pieces = -(-length // rows)
+    stage = np.repeat(np.arange(len(pieces)), pieces)
+    piece = np.arange(len(stage)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    even = -(-length // np.maximum(pieces, 1))[stage]
+    whole = schedule.end[stage]
+    begin = np.minimum(schedule.begin[stage] + (piece * even)[:, None], whole)
+    end = np.minimum(begin + even[:, None], whole)
+    peer = np.where(end > begin, schedule.peer[stage], -1)
+    return replace(schedule, peer=peer, begin=begin, end=end)
 
 
 @cache

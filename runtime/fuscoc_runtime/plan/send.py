@@ -25,9 +25,6 @@ from fuscoc_runtime.plan.points import LivePoints, SortedPoints
 from fuscoc_runtime.plan.slots import SlotLayout, Slots, assign_rows, assign_slots
 from fuscoc_runtime.plan.types import DescriptorList, PlanContext, Points
 
-ROUND_SHIFT = 44
-"""Where the number of a round begins in a word; no list is as long as that."""
-
 
 def net_send(addresses: Mapping[str, Tensor], row_source: Tensor) -> DescriptorList:
     """The rows that this rank sends over the network; ``addresses``: of the sources."""
@@ -80,7 +77,6 @@ class Described:
 
     ``point_order``, ``keys``, ``key_counts``, ``key_offsets``: as in ``RankPlan``. ``words``: of
     ``describe_points``; ``forwards``: of ``describe_forwards``; ``lists``: of ``source_lists``.
-    ``arriving``: slices of landing rows, for kernels: see ``device/target.py``.
     """
 
     point_order: Tensor
@@ -90,7 +86,6 @@ class Described:
     keys: Tensor
     key_counts: Tensor
     key_offsets: Tensor
-    arriving: Tensor | None
 
 
 def list_copies(
@@ -110,18 +105,14 @@ def describe(
     census: Census,
     forwarding: Forwarding,
     rows: Int64Array,
-    row_rounds: Int64Array,
 ) -> Described:
-    """Slots, and what the other ranks have to know.
-
-    ``rows`` [R]: this rank's network rows by forwarder. ``row_rounds`` [num_rows]: the round of
-    each of them.
-    """
+    """Slots, and what the other ranks have to know. ``rows`` [R]: this rank's network rows by
+    forwarder."""
     live, hops = listed.live, listed.hops
     slots = assign_slots(ctx, live, layout, census)
     point_row = assign_rows(ctx, live, slots, census)
     served = serve(ctx, hops, rows, forwarding)
-    order, words = describe_points(ctx, live, hops, slots, served, row_rounds)
+    order, words = describe_points(ctx, live, hops, slots, served)
     return Described(
         live.point[order],
         words,
@@ -130,7 +121,6 @@ def describe(
         slots.keys,
         slots.key_counts,
         slots.key_offsets,
-        None,
     )
 
 
@@ -195,32 +185,24 @@ def serve(ctx: PlanContext, hops: Hops, rows: Int64Array, forwarding: Forwarding
 
 
 def describe_points(
-    ctx: PlanContext,
-    live: LivePoints,
-    hops: Hops,
-    slots: Slots,
-    served: Served,
-    row_rounds: Int64Array,
+    ctx: PlanContext, live: LivePoints, hops: Hops, slots: Slots, served: Served
 ) -> tuple[Tensor, Tensor]:
     """For every destination rank, in (source, domain) order, what it needs to know of each point.
 
-    ``row_rounds``: the round of each of this rank's network rows, on the host. Returns (order
-    [num_live_points], words [num_live_points, ``word_width``]); the words are the slot, the writer
-    and, for a dense target, the source. The writer of a pair's lead is ``position * m + local
-    rank`` of the row that brings it, in the list of the rank that writes it (``direct`` of the
-    source, ``forward`` of the forwarder), to which a row of the network adds ``round + 1 <<
-    ROUND_SHIFT``; of a further point it is minus the distance to the lead.
+    Returns (order [num_live_points], words [num_live_points, ``word_width``]); the words are the
+    slot, the writer and, for a dense target, the source. The writer of a pair's lead is ``position
+    * m + local rank`` of the row that brings it, in the list of the rank that writes it (``direct``
+    of the source, ``forward`` of the forwarder); of a further point it is minus the distance to the
+    lead.
     """
     m = ctx.topology.ranks_per_node
     lead = torch.cat([hops.direct.lead, hops.remote.lead])
-    [round_word] = upload([row_rounds + 1 << ROUND_SHIFT], ctx.device)
     writer = torch.zeros_like(live.point)
     writer[lead] = 1
     place = iota(live.point)
     writer = torch.where(writer > 0, place, 0).cummax(0).values - place
     writer[hops.direct.lead] = iota(hops.direct.lead) * m + ctx.topology.local_rank(ctx.rank)
-    position = served.position * m + served.forwarder % m
-    writer[hops.remote.lead] = position + round_word[hops.remote.row]
+    writer[hops.remote.lead] = served.position * m + served.forwarder % m
     order = stable_order(live.rank)
     words = torch.stack([slots.point_slot, writer, live.source][: word_width(ctx)], dim=1)
     return order, words[order]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fuscoc_runtime.errors import CapacityError
 from fuscoc_runtime.manifest.program import PackedSlots
-from fuscoc_runtime.padding import Padded, blocks, most_slots
+from fuscoc_runtime.padding import Padded, blocks
 from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.arrays import before, differs, iota, stable_order, upload
 from fuscoc_runtime.plan.census import Census, has_table
@@ -73,16 +73,6 @@ def lay_out_slots(ctx: PlanContext, census: Census) -> SlotLayout:
     first, counts, offsets = of_keys
     owned = order.by_rank[order.bounds[ctx.rank] : order.bounds[ctx.rank + 1]]
     return SlotLayout(num_slots, rows, first, owned, counts, offsets)
-
-
-def surely_fit(ctx: PlanContext, census: Census) -> bool:
-    """Whether every rank has room for its slots, however many keys its points have."""
-    target = ctx.program.target
-    if target.kind == "dense":
-        return True
-    points = int(census.points.sum(axis=0).max())
-    capacity = target.capacity if target.capacity is not None else MAX_SLOTS
-    return most_slots(target, points, target.num_keys) <= min(capacity, MAX_SLOTS)
 
 
 def divide_slots(

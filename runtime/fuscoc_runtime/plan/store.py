@@ -24,13 +24,13 @@ from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.plan.progressions import pack, unpack
-from fuscoc_runtime.plan.rounds import Side
 from fuscoc_runtime.plan.schedule import Schedule, Transfers
 from fuscoc_runtime.plan.traffic import Traffic
-from fuscoc_runtime.plan.types import BufferRows, DescriptorList, Handover, RankPlan, Wire
+from fuscoc_runtime.plan.types import BufferRows, DescriptorList, RankPlan
+from fuscoc_runtime.plan.wire import Side, Wire
 from fuscoc_runtime.topology import Topology
 
-FORMAT = 5
+FORMAT = 6
 HEADER = "header"
 TENSORS = ("point_order", "keys", "key_counts", "key_offsets", "row_index")
 COUNTS = (
@@ -38,9 +38,8 @@ COUNTS = (
 )  # fmt: skip
 STAGES = ("tile", "peer", "begin", "end")
 SIDES = ("send", "receive")
-SLICES = ("stage", "peer", "begin", "end")
-ORDERS = ("send_order", "landing_order", "forward_order")
-HANDOVER = ("handed", "own", "taken")
+TRANSFERS = ("stage", "peer", "begin", "end")
+WIRE = ("num_stages", "hands_over")
 
 
 Columns = dict[str, Int64Array]
@@ -119,8 +118,7 @@ def _read(header: Mapping[str, Any], columns: Columns) -> Parts:
     parts: dict[str, list[Any]] = {name: _split(columns, name, num_ranks) for name in TENSORS}
     for name in COUNTS:
         parts[name] = _rows(columns, name, num_ranks)
-    wires = _split_wires(columns, num_ranks)
-    parts["wire"] = list(map(_wire, wires, *(parts[name] for name in COUNTS[:2])))
+    parts["wire"] = _split_wires(columns, [parts[name] for name in COUNTS[:2]])
     parts["num_sources"] = _entries(columns, "num_sources", num_ranks)
     for name in ("rows", "max_rows"):
         parts[name] = [BufferRows(*row) for row in _rows(columns, name, num_ranks)]
@@ -143,57 +141,29 @@ def _read(header: Mapping[str, Any], columns: Columns) -> Parts:
 
 
 def _join_wires(columns: Columns, wires: Sequence[Wire]) -> None:
-    none = torch.zeros(0, dtype=torch.int64)
-    _flatten(columns, "num_rounds", [each.num_rounds for each in wires])
-    _join(columns, "entries", [each.entries for each in wires])
+    for name in WIRE:
+        _flatten(columns, name, [getattr(each, name) for each in wires])
     for side in SIDES:
-        for name in SLICES:
-            slices = [getattr(getattr(each, side).slices, name) for each in wires]
-            _join(columns, f"{side}.{name}", [torch.from_numpy(each.copy()) for each in slices])
-    for name in ORDERS:
-        orders = [getattr(each, name) for each in wires]
-        _join(columns, name, [none if each is None else each for each in orders])
-    for name in HANDOVER:
-        handed = [getattr(each.handover, name, ()) for each in wires]
-        _join(columns, name, [torch.tensor(each, dtype=torch.int64) for each in handed])
+        for name in TRANSFERS:
+            parts = [getattr(getattr(each, side).transfers, name) for each in wires]
+            _join(columns, f"{side}.{name}", [torch.from_numpy(each.copy()) for each in parts])
 
 
-def _split_wires(columns: Columns, num_ranks: int) -> list[dict[str, Any]]:
-    """What ``_wire`` takes, by rank."""
-    names = [
-        "entries",
-        *ORDERS,
-        *HANDOVER,
-        *(f"{side}.{name}" for side in SIDES for name in SLICES),
+def _split_wires(columns: Columns, counts: Sequence[Sequence[tuple[int, ...]]]) -> list[Wire]:
+    """``counts``: those of ``SIDES``, by rank."""
+    num_ranks = len(counts[0])
+    sides = []
+    for side, of_ranks in zip(SIDES, counts, strict=True):
+        parts = [_split(columns, f"{side}.{name}", num_ranks) for name in TRANSFERS]
+        arrays = zip(*([part.numpy() for part in each] for each in parts), strict=True)
+        sides.append(
+            [Side(Transfers(*each), of) for each, of in zip(arrays, of_ranks, strict=True)]
+        )
+    num_stages, hands_over = (_entries(columns, name, num_ranks) for name in WIRE)
+    return [
+        Wire(num, send, receive, bool(hands))
+        for num, send, receive, hands in zip(num_stages, *sides, hands_over, strict=True)
     ]
-    found: dict[str, list[Any]] = {name: _split(columns, name, num_ranks) for name in names}
-    found["rank"] = list(range(num_ranks))
-    found["num_rounds"] = _entries(columns, "num_rounds", num_ranks)
-    return [{name: each[rank] for name, each in found.items()} for rank in range(num_ranks)]
-
-
-def _wire(
-    found: Mapping[str, Any], send_counts: tuple[int, ...], recv_counts: tuple[int, ...]
-) -> Wire:
-    def side(name: str, counts: tuple[int, ...]) -> Side:
-        return Side(Transfers(*(found[f"{name}.{column}"].numpy() for column in SLICES)), counts)
-
-    def order(name: str) -> Tensor | None:
-        return found[name] if len(found[name]) else None
-
-    handed = [tuple(found[name].tolist()) for name in HANDOVER]
-
-    return Wire(
-        found["rank"],
-        found["num_rounds"],
-        side("send", send_counts),
-        side("receive", recv_counts),
-        order("send_order"),
-        order("landing_order"),
-        order("forward_order"),
-        found["entries"],
-        Handover(*handed) if any(handed) else None,
-    )
 
 
 def _join(columns: Columns, name: str, parts: Sequence[Tensor]) -> None:

@@ -49,7 +49,7 @@ class Traffic:
             near = _count(_column(plan.lists["direct"], "dst_peer"), m)
             forward = plan.lists["forward"]
             landed = np.arange(num_ranks)
-            if plan.wire.handover is not None:
+            if plan.wire.hands_over:
                 landed = landing_order(topology, topology.local_rank(plan.rank))
                 handed[plan.rank, node] = _count(_column(plan.lists["carry"], "dst_peer"), m)
             row_source = np.repeat(landed, flows[landed, plan.rank])

@@ -14,7 +14,7 @@ from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.links import network_row_bytes
 from fuscoc_runtime.plan.placement import KeyOrder, key_to_rank
-from fuscoc_runtime.plan.rounds import Side
+from fuscoc_runtime.plan.wire import Wire
 from fuscoc_runtime.topology import Topology
 
 CPU = torch.device("cpu")
@@ -88,56 +88,6 @@ class BufferRows:
     carried: int  # rows of other ranks of the node among those sent
 
 
-@dataclass(frozen=True)
-class Handover:
-    """Entries, in every round, of the lists that hand rows over between ranks of a node.
-
-    ``handed``: of ``carry``, in the round in which their carrier sends them; ``own``: of
-    ``net_send``; ``taken``: of ``carried``.
-    """
-
-    handed: tuple[int, ...]
-    own: tuple[int, ...]
-    taken: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Wire:
-    """The network hop of one rank in rounds, and what is done in each of them.
-
-    ``rank``: whose. ``num_rounds``: the same on all ranks. ``send``, ``receive``: slices of
-    ``net_send`` rows and of landing rows. ``send_order``, ``landing_order``: int64, the row at
-    every place of the wire order; ``forward_order``: int64, the entries of ``forward`` in the order
-    of their rounds; each is ``None`` if it changes nothing. ``entries``: int64
-    [3 * num_rounds + 1], entries of ``forward`` in every round, of ``reduce_forward`` in every
-    round, of ``local`` before the first and in every round. ``handover``: ``None`` if every rank of
-    the plan sends all its rows itself; else the entries of ``net_send`` are in wire order.
-    """
-
-    rank: int
-    num_rounds: int
-    send: Side
-    receive: Side
-    send_order: Tensor | None
-    landing_order: Tensor | None
-    forward_order: Tensor | None
-    entries: Tensor
-    handover: Handover | None = None
-
-    def to(self, device: torch.device) -> Wire:
-        """The same with all arrays on ``device``, except ``entries``, which the host reads."""
-
-        def moved(order: Tensor | None) -> Tensor | None:
-            return None if order is None else order.to(device)
-
-        return replace(
-            self,
-            send_order=moved(self.send_order),
-            landing_order=moved(self.landing_order),
-            forward_order=moved(self.forward_order),
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class RankPlan:
     """All descriptor lists of one rank, and the counts that size its buffers.
@@ -147,7 +97,7 @@ class RankPlan:
     ``rows``: what this rank needs; ``max_rows``: the largest of every rank, so that windows can
     be allocated equal everywhere.
     ``net_send_counts[r]`` / ``net_recv_counts[r]``: network rows to / from rank ``r`` at dispatch;
-    combine returns the same rows the other way. ``wire``: in which order, and in what slices.
+    combine returns the same rows the other way. ``wire``: in which stages.
     ``flow_counts[r]``: this rank's own network rows that rank ``r`` forwards; those that other
     ranks send for it are among them, and those that it sends for others are not.
     ``point_order``: int64 [num_live_points], the domain points of this rank in the order in which
@@ -192,21 +142,6 @@ class RankPlan:
         """Rows of the target here."""
         return self.rows.target
 
-    @property
-    def most_rows(self) -> int:
-        """Rows of the target on the rank that has most."""
-        return self.max_rows.target
-
-    @property
-    def num_carried(self) -> int:
-        """Rows that this rank sends for others."""
-        return self.rows.carried
-
-    @property
-    def most_carried(self) -> int:
-        """Rows that the rank which sends most for others sends for them."""
-        return self.max_rows.carried
-
     def to(self, device: torch.device) -> RankPlan:
         """The same plan with all arrays on ``device``."""
         lists = {
@@ -215,4 +150,4 @@ class RankPlan:
         }
         names = ("point_order", "keys", "key_counts", "key_offsets", "row_index")
         arrays = {name: getattr(self, name).to(device) for name in names}
-        return replace(self, lists=lists, wire=self.wire.to(device), **arrays)
+        return replace(self, lists=lists, **arrays)

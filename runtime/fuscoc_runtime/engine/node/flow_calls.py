@@ -16,8 +16,8 @@ from typing import Any
 from torch import Tensor
 
 from fuscoc_runtime.comm.rails import Beside
+from fuscoc_runtime.comm.requests import Crossing
 from fuscoc_runtime.comm.requests import Rows as Bytes
-from fuscoc_runtime.comm.requests import StartRound
 from fuscoc_runtime.engine.node.flow_counts import Counts
 from fuscoc_runtime.engine.node.flow_memory import GOT, SENT, FlowMemory
 from fuscoc_runtime.engine.node.flow_posts import Going, Posts, besides, room_for_legs
@@ -207,10 +207,10 @@ def _behind_others(launches: Sequence[Launch]) -> list[Launch]:
     return [replace(launches[0], follows=False), *launches[1:]]
 
 
-def _both(one: StartRound, other: StartRound) -> StartRound:
+def _both(one: Crossing, other: Crossing) -> Crossing:
     """Two exchanges with the same ranks as one."""
     sends, receives = (
         tuple(Bytes(a.peer, a.fields + b.fields) for a, b in zip(*pair, strict=True))
         for pair in ((one.sends, other.sends), (one.receives, other.receives))
     )
-    return StartRound(0, 0, sends, receives)
+    return Crossing(sends, receives)

@@ -126,6 +126,10 @@ class PiecesNode(CudaNode):
             self._call.lent_at = sections["lent"][0]
             self._call.results[: self._call.num_ranks] = self.results.bases
 
+    def configure(self, schedule: Schedule) -> None:
+        super().configure(schedule)
+        self._call.send_ctas = self._ctas  # all that copy
+
     def _sections(self, num_ranks: int) -> tuple[dict[str, list[int]], int]:
         limits, num_boxes = self.limits, num_ranks * self.max_boxes
         num_lent = num_boxes if self._lends and num_ranks > 1 else 0

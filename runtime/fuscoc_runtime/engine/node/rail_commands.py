@@ -12,7 +12,7 @@ from torch import Tensor
 from fuscoc_runtime.comm.group import Membership, all_gather
 from fuscoc_runtime.comm.lanes import divided
 from fuscoc_runtime.comm.rails import Beside, Rails, Ranges
-from fuscoc_runtime.comm.requests import StartRound
+from fuscoc_runtime.comm.requests import Crossing
 from fuscoc_runtime.comm.subgroups import node_group
 from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.slabs import Slabs
@@ -163,7 +163,7 @@ class RailCommands:
         ]
         is_beside, begun = _are_beside(rounds) and self._device.type == "cuda", set[int]()
 
-        def command(what: StartRound, lane: int) -> Exchange:
+        def command(what: Crossing, lane: int) -> Exchange:
             beside = Beside(self._device, lane) if is_beside else None
             if beside is not None and is_packed and lane in begun:
                 beside = beside.behind()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from copy import copy
@@ -133,6 +134,7 @@ class NodeWatch:
         self._num_ranks = len(node.page) - PAGE_WORDS + LEAST
         self._told = self._logged = Trouble(refusals=(0,) * self._num_ranks)
         self._loss_told = False
+        self._is_naming = threading.Lock()
         self._landing = Landing()
         # Kernels read and write it at any time, and it takes no call of CUDA to do so here.
         self._page = node.page.numpy()
@@ -158,14 +160,20 @@ class NodeWatch:
             seconds = now - self._since
             is_late = seconds > self._members.timeout
             if is_late or (seconds > GRACE_SECONDS and self._members.liveness.someone_ended()):
-                self._end_waits(waiting, seconds)
+                with self._is_naming:
+                    self._end_waits(waiting, seconds)
         self._log_new(parse_page(self._page.tolist()))
 
     def raise_loss(self) -> None:
-        """Raise if a rank did not come to an earlier call: ranks are out of step for good."""
+        """Raise if a rank did not come to an earlier call: ranks are out of step for good.
+
+        Once it is known who is to blame: what is raised may end the process, and with it the thread
+        that finds that out and ends what the network waits for.
+        """
         if self.loss is not None:
-            self._loss_told = True
-            raise copy(self.loss)
+            with self._is_naming:
+                self._loss_told = True
+                raise copy(self.loss)
 
     def raise_new(self) -> None:
         """Wait for the current stream and raise what went wrong and has not been raised yet, one

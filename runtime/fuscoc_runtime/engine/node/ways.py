@@ -53,9 +53,10 @@ def find_ways(demand: Demand, rules: Rules, model: CostModel, rank: int) -> Ways
     if not demand.flows.any():
         parts = np.zeros((2, demand.num_nodes, demand.ranks_per_node, PART), np.int64)
         return Ways(parts, np.zeros((0, 5), np.int64), 0, 0, 0, 0)
-    stages = plan_stages(demand, rules, model, rank)
-    parts, moves, num_legs, most_rows, handed_over = native.ways(stages, rank)
-    return Ways(parts, moves, num_legs, most_rows, len(stages.peer), handed_over)
+    stages = plan_stages(demand, rules, model)
+    table = stages.peer, stages.begin, stages.end, stages.tile
+    parts, moves, num_legs, most_rows, handed_over = native.ways(stages.assignment, table, rank)
+    return Ways(parts, moves, num_legs, most_rows, stages.num_stages, handed_over)
 
 
 def on_lanes(moves: Int64Array, num_lanes: int, is_back: bool) -> Int64Array:

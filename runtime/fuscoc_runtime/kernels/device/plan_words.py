@@ -10,10 +10,10 @@ sources = load("plan_sources")
 
 
 @triton.jit
-def slice_of(row, begin, num_slices, steps, mask):
-    """The slice that holds a row: the last that does not begin behind it, by bisection."""
+def forwarder_of(row, begin, num_ranks, steps, mask):
+    """The rank that gets a row: the last whose rows do not begin behind it, by bisection."""
     low = row * 0
-    high = low + num_slices
+    high = low + num_ranks
     for _ in range(steps):
         middle = (low + high) // 2
         behind = tl.load(begin + middle, mask=mask, other=0) > row
@@ -24,7 +24,7 @@ def slice_of(row, begin, num_slices, steps, mask):
 @triton.jit(do_not_specialize=range(14))
 def describe(
     scratch: tl.int64, room: tl.int64, num_live: tl.int64, key_slots: tl.int64, rank_rows: tl.int64,
-    slices: tl.int64, num_slices: tl.int64, steps: tl.int64, ranks_per_node: tl.int64,
+    sent: tl.int64, num_ranks: tl.int64, steps: tl.int64, ranks_per_node: tl.int64,
     local_rank: tl.int64, described: tl.int64, order: tl.int64, direct_slot: tl.int64,
     forwards: tl.int64,
     keyed: tl.constexpr, compact: tl.constexpr, width: tl.constexpr, block: tl.constexpr,
@@ -33,9 +33,9 @@ def describe(
     sent, and the rows of direct pairs.
 
     ``scratch``: columns of ``plan_sources.place``. ``key_slots``, ``rank_rows``: this rank's
-    first slot of every key, its first row at every rank. ``slices``: four columns by the slices of
-    the rows sent, in the order of the rows: where they begin; what a word adds; what to add to a
-    row to get the landing row, and to a pair to get its number at the forwarder.
+    first slot of every key, its first row at every rank. ``sent``: four columns by the ranks that
+    this one's network rows go to: where these begin; the local rank; what to add to a row to get
+    the landing row, and to a pair to get its number at the forwarder.
     """
     i = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = i < num_live
@@ -54,23 +54,23 @@ def describe(
     near, far = (copy >= 0) & (copy < room), copy >= room
     pair = copy - room
     sent_row = tl.load(columns + 8 * room + pair, mask=far, other=0)
-    begin = sources.words(slices)
-    at = begin + slice_of(sent_row, begin, num_slices, steps, far)
-    code = tl.load(at + num_slices, mask=far, other=0)
-    landing = sent_row + tl.load(at + 2 * num_slices, mask=far, other=0)
-    position = pair + tl.load(at + 3 * num_slices, mask=far, other=0)
-    writer = tl.where(far, position * ranks_per_node + code, copy)
+    begin = sources.words(sent)
+    at = begin + forwarder_of(sent_row, begin, num_ranks, steps, far)
+    local = tl.load(at + num_ranks, mask=far, other=0)
+    landing = sent_row + tl.load(at + 2 * num_ranks, mask=far, other=0)
+    position = pair + tl.load(at + 3 * num_ranks, mask=far, other=0)
+    writer = tl.where(far, position * ranks_per_node + local, copy)
     writer = tl.where(near, copy * ranks_per_node + local_rank, writer)
 
-    sent = tl.load(columns + 4 * room + i, mask=inside, other=0)
-    to = sources.words(described) + sent * width
+    place = tl.load(columns + 4 * room + i, mask=inside, other=0)
+    to = sources.words(described) + place * width
     tl.store(to, slot, mask=inside)
     tl.store(to + 1, writer, mask=inside)
     if width > 2:
         source = tl.load(columns + room + i, mask=inside, other=0)
         tl.store(to + 2, source, mask=inside)
     point = tl.load(columns + i, mask=inside, other=0)
-    tl.store(sources.words(order) + sent, point, mask=inside)
+    tl.store(sources.words(order) + place, point, mask=inside)
     tl.store(sources.words(direct_slot) + copy, row, mask=near)
     to = sources.words(forwards) + 2 * pair
     tl.store(to, row, mask=far)

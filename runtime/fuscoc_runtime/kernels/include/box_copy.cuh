@@ -33,6 +33,9 @@ struct Places {
 struct Nothing {
   __device__ __forceinline__ void operator()() const {}
 };
+struct Ready {
+  __device__ __forceinline__ bool operator()() const { return true; }
+};
 
 // Copies lines of a box, whose ends for a cell are `from` and `to`: its warp the next ones together. All runs are known to
 // be whole multiples of `kRun` bytes.
@@ -65,8 +68,8 @@ struct BoxCopy {
   }
 
   // Whole words at both ends. A range is a whole number of runs, which all are one after the other.
-  template <class Meanwhile>
-  __device__ __forceinline__ void copy_words(u32 first, u32 end, int lane, Meanwhile meanwhile) const {
+  template <class Meanwhile, class There>
+  __device__ __forceinline__ void copy_words(u32 first, u32 end, int lane, Meanwhile meanwhile, There there) const {
     constexpr u32 known = u32(kRun / kLine & -(kRun / kLine));  // lines that all runs are whole parts of
     const u32 least = known >= 8 ? known : box.run_lines.by;
     // What comes back is rather looked up while lines come: its items are shorter than 32 parts of most runs.
@@ -76,9 +79,9 @@ struct BoxCopy {
       if (part >= 16) return copy_parts<16>(first, end, lane, meanwhile);
       if (part >= 8) return copy_parts<8>(first, end, lane, meanwhile);
     }
-    if (least >= 16) copy_runs<kLinesInFlight>(first, end, lane, meanwhile);
-    else if (least >= 8) copy_runs<kLinesInFlight / 2>(first, end, lane, meanwhile);
-    else copy_short_runs(first, end, lane, meanwhile);
+    if (least >= 16) copy_runs<kLinesInFlight>(first, end, lane, meanwhile, there);
+    else if (least >= 8) copy_runs<kLinesInFlight / 2>(first, end, lane, meanwhile, there);
+    else if (there()) copy_short_runs(first, end, lane, meanwhile);
   }
   __device__ static __forceinline__ uint4 read_word(const char* at) {
     if constexpr (kHow == kLost) return {~0u, ~0u, ~0u, ~0u};
@@ -120,8 +123,8 @@ struct BoxCopy {
     }
   }
   // A lane has kLines in flight, and while they come, places of the next ones are computed.
-  template <int kLines, class Meanwhile>
-  __device__ __forceinline__ void copy_runs(u32 first, u32 end, int lane, Meanwhile meanwhile) const {
+  template <int kLines, class Meanwhile, class There>
+  __device__ __forceinline__ void copy_runs(u32 first, u32 end, int lane, Meanwhile meanwhile, There there) const {
     const u32 last = end - 1;
     Places::Pair* here = places.pair;
     Places::Pair* next = here + Places::kPairs / 2;
@@ -133,6 +136,7 @@ struct BoxCopy {
     };
     __syncwarp();
     u32 lowest = look_up(here, first);
+    if (!there()) return;
     for (u32 begin = first; begin < end; begin += kWarp * kLines) {
       __syncwarp();
       uint4 value[kLines];
@@ -330,17 +334,18 @@ struct BoxCopy {
     }
   }
 
-  // meanwhile() is run once, while the first lines come where that is easy.
-  template <class Meanwhile>
-  __device__ __forceinline__ void item(u32 number, int lane, Meanwhile meanwhile) const {
+  // meanwhile() is run once, while the first lines come where that is easy. What is read is there when there() returns true,
+  // which is asked as late as is easy; otherwise nothing is copied.
+  template <class Meanwhile, class There = Ready>
+  __device__ __forceinline__ void item(u32 number, int lane, Meanwhile meanwhile, There there = {}) const {
     const u32 first = number * box.item_lines;
-    copy(first, min(first + box.item_lines, box.num_lines), lane, meanwhile);
+    copy(first, min(first + box.item_lines, box.num_lines), lane, meanwhile, there);
   }
-  template <class Meanwhile = Nothing>
-  __device__ __forceinline__ void copy(u32 first, u32 end, int lane, Meanwhile meanwhile = {}) const {
+  template <class Meanwhile = Nothing, class There = Ready>
+  __device__ __forceinline__ void copy(u32 first, u32 end, int lane, Meanwhile meanwhile = {}, There there = {}) const {
     if constexpr (kUnit == kLine) {
-      copy_words(first, end, lane, meanwhile);
-    } else {
+      copy_words(first, end, lane, meanwhile, there);
+    } else if (there()) {
       meanwhile();
       copy_lines(first, end, lane);
     }

@@ -10,7 +10,9 @@ namespace fuscoc {
 
 constexpr int kLine = 16;
 constexpr u32 kItemLines = 512;    // lines that a warp takes at once, but fewer of small calls, so that more
-constexpr u32 kFewItemLines = 256; // warps have some
+constexpr u32 kFewItemLines = 256; // warps have some,
+constexpr u32 kLongItemLines = 1024;  // and more where rows are carried, or by fewer CTAs than so many
+constexpr int kFewForth = 24, kFewBack = 33;
 constexpr i64 kSmallCall = 8 << 20;  // bytes
 
 // Division of numbers below 2^31 by one that a call brings (Granlund and Montgomery, PLDI 1994).
@@ -166,13 +168,7 @@ struct Items {
   __device__ void count_all(u32 num_boxes, Count count, u32 who = 0) {
     const u32 thread = threadIdx.x, lane = thread % kWarp;
     const u32 size = max((num_boxes + kGroups - 1) / kGroups, 1u);
-    if (num_boxes <= kWarp) {  // a box a lane
-      if (thread / kWarp == who) {
-        before[lane + 1] = sum_to_lane(lane < num_boxes ? count(lane) : 0u);
-        if (lane == 0) before[0] = 0, group = 1, num_groups = kWarp;
-      }
-      return;
-    }
+    if (num_boxes <= kWarp) return count_lanes(num_boxes, count, who);
     for (u32 first = 0; first < kGroups; first += blockDim.x) {
       const u32 mine = first + thread;
       u32 sum = 0;
@@ -186,6 +182,14 @@ struct Items {
       if (thread == 0 && first == 0) before[0] = 0, group = size, num_groups = kGroups;
       __syncthreads();
     }
+  }
+  // Of no more boxes than a warp has lanes.
+  template <class Count>
+  __device__ __forceinline__ void count_lanes(u32 num_boxes, Count count, u32 who) {
+    const u32 lane = threadIdx.x % kWarp;
+    if (threadIdx.x / kWarp != who) return;
+    before[lane + 1] = sum_to_lane(lane < num_boxes ? count(lane) : 0u);
+    if (lane == 0) before[0] = 0, group = 1, num_groups = kWarp;
   }
   // By a warp. There is memory of `most` boxes, a few: so they are looked up while their number comes.
   template <class Count>
@@ -206,6 +210,12 @@ struct Items {
     if (lane == 0) before[0] = 0, group = 1, num_groups = of_lane * kWarp;
   }
   __device__ __forceinline__ u32 total() const { return before[num_groups]; }
+  // By a warp: the box of an item of those that `count_lanes` has counted; the item becomes its number in that.
+  __device__ __forceinline__ u32 find_lane(u32& item) const {
+    const u32 box = u32(__popc(__ballot_sync(kAllLanes, before[threadIdx.x % kWarp] <= item))) - 1;
+    item -= before[box];
+    return box;
+  }
   // By a warp: the box of an item; the item becomes its number in that. All lanes look at a place each.
   template <class Count>
   __device__ __forceinline__ u32 find(u32& item, Count count) const {

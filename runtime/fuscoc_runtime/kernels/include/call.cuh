@@ -38,7 +38,7 @@ struct State {
   u32 noted[kMaxRanks];    // num_combines of the latest of them that was a combine
   u32 sent[2];             // CTAs that have sent all their rows (compact targets; results that are lent, the first)
   u32 dispatch_epoch;      // dispatches begun that were planned by a kernel of their own,
-  u32 planned;             // and the CTAs of that kernel that have finished
+  u32 planned;             // and the CTAs of that kernel that have finished; the latest one whose boxes are there (pieces without lookups)
   u32 cleared[2];          // parts of a result that are 0 (pieces), as of the work counters of a combine
   u32 lent;                // the latest combine whose results all ranks have lent, by its number; 0: none (pieces)
 };
@@ -137,7 +137,7 @@ struct Call {
   int num_ranks;
   int columns;                    // of `counts_at`
   int plan_ctas;                  // CTAs that plan
-  int send_ctas;                  // CTAs that hold sending warps, and how many each;
+  int send_ctas;                  // CTAs that hold sending warps, and how many each; of pieces all that copy
   int send_warps;                 // the others expand (dispatch)
   int reduce_teams;               // teams of a CTA that prefer to reduce (combine), at most all
   int dispatch_group;             // most source segments signalled together
@@ -329,8 +329,7 @@ __device__ __forceinline__ void begin_dispatch(const Call& call, u32& epoch, boo
 // it and tells the others, so that no thread's load is still under way. The last thread does the rest:
 // its warp has the least to do in small calls.
 template <class Advance>
-__device__ __forceinline__ void entered(const Call& call, Advance advance) {
-  __syncthreads();
+__device__ __forceinline__ void entered_behind(const Call& call, Advance advance) {
   if (threadIdx.x == blockDim.x - 1) {
     fence_gpu();
     if (atomicAdd(&call.state->entries, 1u) == gridDim.x - 1) {
@@ -338,6 +337,11 @@ __device__ __forceinline__ void entered(const Call& call, Advance advance) {
       advance(*call.state);
     }
   }
+}
+template <class Advance>
+__device__ __forceinline__ void entered(const Call& call, Advance advance) {
+  __syncthreads();
+  entered_behind(call, advance);
 }
 // The same in two steps, where a thread has a register for it: the last CTA to `enter` runs `advance` as it
 // leaves. Its last thread alone knows that it is the one, and goes on without waiting to hear so.

@@ -11,7 +11,6 @@ namespace fuscoc {
 constexpr u32 kCarried = 3;          // buffers of a warp,
 constexpr u32 kCarriedLines = 512;   // and lines that fit into one, wherever they lie modulo 128 bytes
 constexpr u32 kCarriedBytes = kCarriedLines * kLine + kBulkLine;
-constexpr u32 kCarriedItemLines = 2 * kCarriedLines;  // that such a warp takes at once
 constexpr u32 kUnderWay = 8 << 20;   // bytes of all CTAs: what queues up beyond that drains unevenly in the end,
 constexpr u32 kUnderWayBack = 6 << 20;  // the same where others copy what arrives meanwhile
 constexpr u32 kLate = 3;             // buffers that may still be on their way when those before are flagged,
@@ -44,10 +43,12 @@ struct CarrierWords {
   Gate gate[kCarried];
 };
 
-// A lane brings and stores one run of a buffer, so there may be no more: ``kRun`` is the least bytes of one.
+// A lane brings and stores one run of a buffer, so there may be no more: ``kRun`` is the least bytes of one. Runs are
+// stored together if they are short.
 template <int kSteps, i64 kRun>
 struct Carrier {
   static_assert(kRun * kWarp >= i64(kCarriedLines) * kLine);
+  static constexpr bool kTogether = kRun < kStoredLines * kLine;
   // What a lane stores of a buffer: bytes of one range.
   struct Part {
     char* to;
@@ -113,11 +114,15 @@ struct Carrier {
     }
   }
   // What this lane stores of short runs: so many lines that are contiguous where they go.
-  __device__ __forceinline__ Part together(u32 first, u32 end, u32 low, const Divisor& range_lines) const {
-    const bool even = range_lines.by % kStoredLines == 0;
-    const u32 by = even ? kStoredLines : range_lines.by, number = (even ? first / kStoredLines : range_lines.quotient(first)) + lane;
+  __device__ __forceinline__ static Part together(const Box<kSteps>& box, char* to, u32 first, u32 end, u32 low) {
+    const bool even = box.range_lines.by % kStoredLines == 0;
+    const u32 by = even ? kStoredLines : box.range_lines.by, lane = threadIdx.x % kWarp;
+    const u32 number = (even ? first / kStoredLines : box.range_lines.quotient(first)) + lane;
     const u32 begin = max(number * by, first), last = min((number + 1) * by, end);
-    return {nullptr, low + (begin - first) * kLine, begin < last ? (last - begin) * kLine : 0};
+    if (begin >= last) return {nullptr, 0, 0};
+    const u32 range = box.range_lines.quotient(begin);
+    walk(box, range, box.num_outer, [&](i64 index, const Step& step) { to += index * step.to; });
+    return {to + (begin - range * box.range_lines.by) * kLine, low + (begin - first) * kLine, (last - begin) * kLine};
   }
   __device__ __forceinline__ void bring(const Box<kSteps>& box, const char* from, char* to, u32 first, u32 end, u64* flag) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -128,20 +133,19 @@ struct Carrier {
     if (lane == 0) arrive_with(gate, (end - first) * kLine), words.flag[brought % kFlags] = flag;
     __syncwarp();
     // All runs and ranges begin a multiple of a line of bulk copies behind `to`.
-    const u32 low = u32(reinterpret_cast<u64>(to)) % kBulkLine, run_lines = box.run_lines.by, range_lines = box.range_lines.by;
-    const u32 run = box.run_lines.quotient(first) + lane, begin = max(run * run_lines, first), last = min((run + 1) * run_lines, end);
-    if (begin < last) {
-      walk(box, run, box.num_steps, [&](i64 index, const Step& step) { from += index * step.from; });
-      bulk_load(shared_address(memory + buffer * kCarriedBytes + low + (begin - first) * kLine),
-                from + (begin - run * run_lines) * kLine, (last - begin) * kLine, shared_address(gate), keep);
-    }
-    Part part{nullptr, low + (begin - first) * kLine, begin < last ? (last - begin) * kLine : 0};
-    if (run_lines < kStoredLines) part = together(first, end, low, box.range_lines);
+    const u32 low = u32(reinterpret_cast<u64>(to)) % kBulkLine, by = box.run_lines.by;
+    const u32 run = box.run_lines.quotient(first) + lane, begin = max(run * by, first), last = min((run + 1) * by, end);
+    Part part{to, low + (begin - first) * kLine, begin < last ? (last - begin) * kLine : 0};
     if (part.bytes) {
-      const u32 line = first + (part.at - low) / kLine, range = box.range_lines.quotient(line);
-      walk(box, range, box.num_outer, [&](i64 index, const Step& step) { to += index * step.to; });
-      part.to = to + (line - range * range_lines) * kLine;
+      walk(box, run, box.num_steps, [&](i64 index, const Step& step) {
+        from += index * step.from;
+        part.to += index * step.to;
+      });
+      const u32 inside = (begin - run * by) * kLine;
+      part.to += inside;
+      bulk_load(shared_address(memory + buffer * kCarriedBytes + part.at), from + inside, part.bytes, shared_address(gate), keep);
     }
+    if constexpr (kTogether) part = together(box, to, first, end, low);
     if (brought == stored) next = part;
     else latest = part;
     __syncwarp();

@@ -27,6 +27,7 @@ struct GiveLent : GiveBack<Shape> {
   using typename Base::Own;
   using Base::call, Base::clear, Base::held, Base::items_of, Base::joins, Base::lane, Base::lose, Base::num_workers;
   using Base::shared, Base::taker, Base::tell, Base::warp, Base::words;
+  using Turns = Turning<Shape, Own, kBringersBack, true>;
   LentWords<Shape>& lent;
 
   __device__ __forceinline__ const Own& told(int from, u32 box) const {
@@ -54,7 +55,7 @@ struct GiveLent : GiveBack<Shape> {
   }
   // Parts are taken, not dealt: CTAs that run clear all of them, and wait for none that has no SM yet.
   __device__ __noinline__ void clear_all(u32 num_cleared) const {
-    constexpr u32 together = 16;
+    constexpr u32 together = 4;
     const u32 num = u32(ceil_div(num_cleared, together));
     this->take(call.state->next_finalise + shared.parity, num, [&](u32 group) {
       const u32 end = min((group + 1) * together, num_cleared) - 1;
@@ -93,14 +94,17 @@ struct GiveLent : GiveBack<Shape> {
   }
 
   // Boxes that all ranks have told this one: the first of each, that of the next rank first and the own one last, and so on.
-  __device__ __forceinline__ int rank_of(u32 index) const { return int((call.rank + 1 + index % call.num_ranks) % call.num_ranks); }
+  __device__ __forceinline__ int rank_of(u32 index) const {
+    const int next = call.rank + 1 + int(index % u32(call.num_ranks));
+    return next < call.num_ranks ? next : next - call.num_ranks;
+  }
   // Whether the results are made: if not, the other kernel makes them, also where nobody waits any more.
   template <class Leave>
   __device__ bool run(Leave leave) const {
     GiveBackWords<Shape>& all = words();
     const u32 num_ranks = u32(call.num_ranks), num_cleared = this->num_cleared();
     const bool carries = kCarries<Shape> && warp < num_carriers(kCarriers<Shape>);
-    const bool takes = kTurns<Shape> ? taker() >= 0 && taker() < kBringers : carries || !kCarries<Shape> || Shape::few;
+    const bool takes = kTurns<Shape> ? taker() >= 0 && taker() < kBringersBack : carries || !kCarries<Shape> || Shape::few;
     const auto counter = [&](u32* counters) { return counters + shared.parity; };
     const u32 ticket = takes ? this->ticket(counter(call.state->next_reduce)) : 0;  // which comes while items are counted
     u32 most = 0;
@@ -115,15 +119,16 @@ struct GiveLent : GiveBack<Shape> {
       }
       __syncthreads();
     }
-    const auto items = [&](u32 index) {
-      if (shares) return all.box[index].num_items;
-      const int from = rank_of(index);
-      return index / num_ranks < all.num_boxes[from] ? items_of(told(from, index / num_ranks)) : 0u;
+    const auto items = [state = *this, shares](u32 index) {
+      const u32 num_ranks = u32(state.call.num_ranks), box = index / num_ranks;
+      if (shares) return state.words().box[index].num_items;
+      const int from = state.rank_of(index);
+      return box < state.words().num_boxes[from] ? state.items_of(state.told(from, box)) : 0u;
     };
-    const auto sent = [&](u32 number) { return number / (num_ranks - 1) * num_ranks + number % (num_ranks - 1); };
-    const auto own = [&](u32 number) { return number * num_ranks + num_ranks - 1; };
-    const auto of_sent = [&](u32 number) { return items(sent(number)); };
-    const auto of_own = [&](u32 number) { return items(own(number)); };
+    const auto sent = [num_ranks](u32 number) { return number + number / (num_ranks - 1); };
+    const auto own = [num_ranks](u32 number) { return number * num_ranks + num_ranks - 1; };
+    const auto of_sent = [=](u32 number) { return items(sent(number)); };
+    const auto of_own = [=](u32 number) { return items(own(number)); };
     this->count(all.sent, most * (num_ranks - 1), of_sent, 0);
     this->count(all.own, most, of_own, 1);
     __syncthreads();
@@ -131,9 +136,9 @@ struct GiveLent : GiveBack<Shape> {
     wait_for_peers();
     if (shared.aborted || lent.keeps) return false;
     if constexpr (kTurns<Shape>) {
-      const Turning<Shape, Own> turning{all.ring, num_workers()};
+      const Turns turning{all.ring, num_workers()};
       if (taker() < 0) turning.work(warp);
-      else if (!takes) turning.store(taker() - kBringers, shared.tag);
+      else if (!takes) turning.store(taker() - kBringersBack, shared.tag);
       if (!takes) return true;
     }
     const u32 num_sent = all.sent.total(), num_own = all.own.total(), pairs = min(num_sent, num_own);
@@ -164,7 +169,7 @@ struct GiveLent : GiveBack<Shape> {
         const typename Base::Next item = next(number);
         if (!item.box) return;
         if constexpr (kTurns<Shape>)
-          Turning<Shape, Own>{all.ring, num_workers()}.give(*item.box, item.from, item.to, item.item, 0, false, nullptr);
+          Turns{all.ring, num_workers()}.give(*item.box, item.from, item.to, item.item, 0, false, nullptr);
         else
           BoxCopy<Shape::unit_bytes(0), kSettled, Own::num_all_steps, Shape::run_bytes(0)>{
               *item.box, item.from, item.to, all.places[warp]}.item(item.item, lane, Nothing{});
@@ -172,7 +177,7 @@ struct GiveLent : GiveBack<Shape> {
     }
     if (!clears_first(num_cleared))
       this->take(counter(call.state->next_finalise), num_cleared, [&](u32 item) { clear(call, item, nullptr, lane); });
-    if constexpr (kTurns<Shape>) Turning<Shape, Own>{all.ring, num_workers()}.end();
+    if constexpr (kTurns<Shape>) Turns{all.ring, num_workers()}.end();
     return true;
   }
 
@@ -190,7 +195,7 @@ struct GiveLent : GiveBack<Shape> {
   }
   // What has not come of those who are lost.
   __device__ __noinline__ void lose_all() const {
-    const int num = kTurns<Shape> ? kBringers : int(blockDim.x) / kWarp;
+    const int num = kTurns<Shape> ? kBringersBack : int(blockDim.x) / kWarp;
     if (taker() < 0 || taker() >= num) return;
     const Own* last = nullptr;
     for (u32 number = 0; number < words().num_boxes[call.rank]; ++number) {
@@ -215,7 +220,7 @@ __device__ __forceinline__ void give_lent(const Call& call) {
   const u32 place = enter(call);
   const GiveLent<Shape> state{{{call, shared}, warp, thread % kWarp}, lent};
   if constexpr (kTurns<Shape>)
-    if (thread == kWarp) Turning<Shape, BoxOf<Shape>>{shared.ring, state.num_workers()}.open();
+    if (thread == kWarp) typename GiveLent<Shape>::Turns{shared.ring, state.num_workers()}.open();
   if (thread == 0) lent.keeps = false, lent.lost = 0;
   const bool lends = call.result_at >= 0 && !shared.refuses;
   if (thread < call.num_ranks) shared.num_boxes[thread] = u32(told >> 32) == state.epoch() && state.joins(thread) ? u32(told) : 0;

@@ -34,15 +34,15 @@ struct Form {
            : which == 2 ? piece.slot_step[loop]
                         : piece.rank_step[loop];
   }
-  __device__ __forceinline__ bool is_of(const PieceOf<Shape>& piece, u32 item_lines) const {
+  __device__ __forceinline__ bool is_of(const PieceOf<Shape>& piece, u32 lines) const {
     bool same = true;
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) same = same && word[i] == word_of(piece, item_lines, i);
+    for (int i = 0; i < kWords; ++i) same = same && word[i] == word_of(piece, lines, i);
     return same;
   }
-  __device__ __forceinline__ void set(const PieceOf<Shape>& piece, u32 item_lines) {
+  __device__ __forceinline__ void set(const PieceOf<Shape>& piece, u32 lines) {
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) word[i] = word_of(piece, item_lines, i);
+    for (int i = 0; i < kWords; ++i) word[i] = word_of(piece, lines, i);
   }
 };
 

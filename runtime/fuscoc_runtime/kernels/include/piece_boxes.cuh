@@ -32,6 +32,22 @@ __device__ __forceinline__ Marks<Shape::num_loops>* marks_of_cells(const Call& c
   return reinterpret_cast<Marks<Shape::num_loops>*>(call.cell_marks);
 }
 
+// Words that boxes follow from where inputs say nothing of what moves: extents, slots of ranks; and one that is 0 if they
+// have to be made again in any case.
+constexpr int kMadeOf = kMaxInputs + kMaxRanks;
+
+// Tells dispatch that its boxes are there, by one thread. Where inputs say nothing they often were, and dispatch has not waited for that:
+// so the number of the call is told, and nobody has to take it back.
+template <class Shape>
+__device__ __forceinline__ void tell_boxes(const Call& call, u32 epoch, u32 made = 0) {
+  if constexpr (Shape::looks_up) {
+    tell_planned(call, made);
+  } else {
+    __threadfence();
+    *(volatile u32*)&call.state->planned = epoch;
+  }
+}
+
 template <class Shape, class Relation>
 struct PieceBoxes {
   // Warps make different things of the same pieces: marks, the boxes of each field, and those back.
@@ -151,11 +167,13 @@ struct PieceBoxes {
   }
 
   __device__ __forceinline__ bool small() const { return call.num_sources * Shape::fanout * Shape::row_bytes(0) <= kSmallCall; }
-  // Of what rows come back as, too, so that both ends of a call have the same items.
-  __device__ __forceinline__ u32 item_lines() const {
+  __device__ __forceinline__ u32 item_lines(int few) const {
     if (kTurns<Shape>) return small() ? kFewTurnedLines : kTurnedLines;
-    return small() ? kFewItemLines : kCarries<Shape> ? kCarriedItemLines : kItemLines;
+    return small() ? kFewItemLines : kCarries<Shape> || call.send_ctas < few ? kLongItemLines : kItemLines;
   }
+  __device__ __forceinline__ u32 lines_forth() const { return item_lines(kFewForth); }
+  // Of what is staged on the way back, at both ends.
+  __device__ __forceinline__ u32 lines_back() const { return item_lines(kFewBack); }
   template <int kField>
   __device__ __forceinline__ void cut(Own& box) const {
     Cutter<Shape::unit_bytes(kField), num_steps>{box, u32(Shape::tile_bytes) / (small() ? kPartsOfTile : 1)}.cut();
@@ -166,7 +184,7 @@ struct PieceBoxes {
   __device__ __forceinline__ bool is_kept(const PieceOf<Shape>& piece) const { return is_kept<kPiece>(piece, kind); }
   template <int kPiece>
   __device__ __forceinline__ bool is_kept(const PieceOf<Shape>& piece, int kind) const {
-    if constexpr (kPiece < kKept) return shared.kept[kPiece].form[kind].is_of(piece, item_lines());
+    if constexpr (kPiece < kKept) return shared.kept[kPiece].form[kind].is_of(piece, lines_forth() + lines_back());
     return false;
   }
   // Keeps what this thread has made, if it is the first one: store(kept).
@@ -175,7 +193,7 @@ struct PieceBoxes {
     if constexpr (kPiece < kKept) {
       if (atomicOr(&shared.renewed[kPiece], 1u << kind) >> kind & 1) return;
       KeptOf& kept = reinterpret_cast<KeptOf*>(call.kept)[kPiece];
-      kept.form[kind].set(piece, item_lines());
+      kept.form[kind].set(piece, lines_forth() + lines_back());
       store(kept);
     }
   }
@@ -187,7 +205,7 @@ struct PieceBoxes {
     const int num = sort_loops(loop, loops<kField>(piece, of, loop), kTarget);
     i64 range = Shape::run_bytes(kField);
     const int outer = count_outer(loop, num, kTarget, range);
-    if (make_box<Shape::unit_bytes(kField)>(made, loop, num, outer, range, Shape::run_bytes(kField), kSource, kTarget, item_lines())) {
+    if (make_box<Shape::unit_bytes(kField)>(made, loop, num, outer, range, Shape::run_bytes(kField), kSource, kTarget, lines_forth())) {
       cut<kField>(made);
       keep<kPiece>(piece, [&](KeptOf& kept) {
         kept.forth[kField] = made;

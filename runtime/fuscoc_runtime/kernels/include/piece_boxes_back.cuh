@@ -70,9 +70,9 @@ struct PieceBoxesBack : PieceBoxes<Shape, Relation> {
         loop[i].packed = packed;
         packed *= loop[i].count;
       }
-      if (!make_box<unit>(told, loop, num, outer, range, Shape::run_bytes(0), kTarget, kPacked, item_lines(), also, at_home) ||
-          !make_box<unit>(mine, loop, num, outer, range, Shape::run_bytes(0), kTarget, kSource, item_lines(), also_mine, nullptr) ||
-          !make_box<unit>(home, loop, num, outer, range, Shape::run_bytes(0), kPacked, kSource, item_lines()))
+      if (!make_box<unit>(told, loop, num, outer, range, Shape::run_bytes(0), kTarget, kPacked, this->lines_back(), also, at_home) ||
+          !make_box<unit>(mine, loop, num, outer, range, Shape::run_bytes(0), kTarget, kSource, this->lines_forth(), also_mine, nullptr) ||
+          !make_box<unit>(home, loop, num, outer, range, Shape::run_bytes(0), kPacked, kSource, this->lines_back()))
         return false;
       this->template cut<0>(told);
       if (!kTurns<Shape> || told.tiling.rows || told.run_bytes >= kLongRun || second >= num || attempt == 2) break;

@@ -81,17 +81,16 @@ struct Pieces : PieceBoxesBack<Shape, Relation> {
   }
 
   // What boxes follow from where no input is looked up: the same ones are there already if nothing of it
-  // has changed since the handle's memory was last used, and no point was dropped then.
-  static constexpr int num_made_of = kMaxInputs + kMaxRanks;
+  // has changed since the handle's memory was last used, and no point was dropped then. Dispatch finds that by itself
+  // (`Made`), so words are changed when there are other boxes, and not before.
+  __device__ __forceinline__ i64 follows_from(int i) const {
+    if (i < kMaxInputs) return call.extents[i];
+    return i - kMaxInputs < call.num_ranks ? i64(shared.meeting.num_slots_of[i - kMaxInputs]) : 0;
+  }
   __device__ bool is_stale(i64 made_of) {
     const int i = threadIdx.x;
-    if (i < num_made_of) {
-      const i64 value = i < kMaxInputs ? call.extents[i] : i - kMaxInputs < call.num_ranks
-                                             ? i64(shared.meeting.num_slots_of[i - kMaxInputs]) : 0;
-      if (made_of != value) shared.stale = 1;
-      call.made_of[i] = value;
-    }
-    if (i == num_made_of && (made_of == 0 || shared.meeting.peers.refusing)) shared.stale = 1;
+    if (i < kMadeOf && made_of != follows_from(i)) shared.stale = 1;
+    if (i == kMadeOf && (made_of == 0 || shared.meeting.peers.refusing)) shared.stale = 1;
     __syncthreads();
     return shared.stale;
   }
@@ -112,7 +111,7 @@ struct Pieces : PieceBoxesBack<Shape, Relation> {
       num_entries = 0;
     }
     i64 made_of = 0;  // which comes while the ranks meet
-    if (!Shape::looks_up && threadIdx.x <= num_made_of) made_of = call.made_of[threadIdx.x];
+    if (!Shape::looks_up && threadIdx.x <= kMadeOf) made_of = call.made_of[threadIdx.x];
     const i64 first = first_entry(num_entries) + threadIdx.x % kWarp;
     const bool there = Shape::looks_up && first < num_entries;
     PieceOf<Shape>& piece = begun.piece;
@@ -130,9 +129,10 @@ struct Pieces : PieceBoxesBack<Shape, Relation> {
     if constexpr (kKept == 1) told = tell_as_ahead(num_entries, there && !this->is_as_ahead(piece, ahead));
     if (makes) make_all(num_entries, piece, ahead, told);
     __syncthreads();
-    if (!makes && threadIdx.x == kWarp) tell_planned(call, 0);
+    if (!makes && threadIdx.x == kWarp) tell_boxes<Shape>(call, epoch);
     if (int(threadIdx.x) < call.num_ranks) {
       if (makes) fence_system();
+      else if (int(threadIdx.x) == call.rank) fence_gpu();  // dispatch marks bits that have been cleared
       store_relaxed(ready_word(call, threadIdx.x, call.rank, 0), tagged(u32(num_entries * Relation::num_pieces), epoch));
     }
   }
@@ -209,11 +209,16 @@ struct Pieces : PieceBoxesBack<Shape, Relation> {
         fence_gpu();
         if (atomicAdd(&shared.made, 1u) == u32(num_groups * Shape::num_fields) - 1) {
           *call.num_boxes = u32(num_entries * Relation::num_pieces);
-          tell_planned(call, kMade);
+          tell_boxes<Shape>(call, epoch, kMade);
         }
       }
     }
     __syncthreads();
+    if (threadIdx.x <= kMadeOf) {
+      fence_gpu();  // whoever sees one of these words has the boxes
+      if (threadIdx.x < kMadeOf) call.made_of[threadIdx.x] = follows_from(threadIdx.x);
+      else call.made_of[kMadeOf] = !shared.dropped && !shared.meeting.peers.refusing && !shared.meeting.peers.failed;
+    }
     if (threadIdx.x == 0) {
       u64 points = 0;
       for (int rank = 0; rank < kMaxRanks; ++rank) {
@@ -222,7 +227,6 @@ struct Pieces : PieceBoxesBack<Shape, Relation> {
       }
       call.moved[0] = points * Shape::row_bytes(0);
       call.moved[1] = u64(Shape::ragged ? min(shared.points, room) : call.num_sources * Shape::fanout);
-      call.made_of[num_made_of] = !shared.dropped && !shared.meeting.peers.refusing && !shared.meeting.peers.failed;
     }
   }
 };
@@ -242,7 +246,7 @@ __device__ __forceinline__ void place_pieces(const Call& call) {
     __syncthreads();
     if (threadIdx.x == 0) {
       *call.num_boxes = 0;
-      tell_planned(call, kMade);
+      tell_boxes<Shape>(call, numbers.epoch, kMade);
     }
   } else {
     Kind{{{call, shared, Relation{call}, numbers.epoch, int(numbers.use & 1), int(threadIdx.x / kWarp) % Kind::kKinds}}}.run(begun);

@@ -12,8 +12,10 @@ namespace fuscoc {
 
 constexpr u32 kSlots = 3, kTurnedSlots = 2;  // buffers for what came, and for what it is turned into
 constexpr u32 kSlips = 2 * kSlots;  // items that are known: one may come while an earlier one is stored
-constexpr int kBringers = 2;        // warps that bring: each takes a microsecond or two for an item, and holds two more,
-constexpr int kTurnHelpers = kBringers + kSlots;  // and those that store, one for a buffer
+// Warps that bring: each takes a microsecond or two for an item. A patch has fewer words than a line of a picture, and on the
+// way there more warps have none of them.
+constexpr int kBringersForth = 4, kBringersBack = 2;
+constexpr int kStorers = int(kSlots);  // and those that store, one for a buffer
 
 enum Kind : u32 {
   kTurned,    // a tile
@@ -39,6 +41,7 @@ struct Ring {
   Gate full[kSlips], done[kSlips], free[kSlips];  // it has come; is turned, or copied; has left shared memory
   u32 turn;      // items that have a place,
   u32 finished;  // and warps that bring no more
+  u64 key[kSlips];  // by which tiles are dealt out alike
 };
 
 template <class Shape, class Own, bool = kTurns<Shape>>
@@ -52,7 +55,8 @@ struct RingKind<Shape, Own, true> {
 template <class Shape, class Own>
 using RingOf = typename RingKind<Shape, Own>::type;
 
-template <class Shape, class Own>
+// If `kKeeps`, what is known of how tiles are dealt out is taken over where they have the same key, of runs of a word and more.
+template <class Shape, class Own, int kBringers, bool kKeeps>
 struct Turning {
   Ring<Own>& ring;
   const u32 num_workers;  // warps that turn
@@ -63,6 +67,8 @@ struct Turning {
       : ring(ring), num_workers(u32(num_workers)), lane(int(threadIdx.x) % kWarp),
         keep(evict_normal_policy()) {}
 
+  __device__ static constexpr u32 word_bytes(int field) { return Shape::unit_bytes(field) == 8 ? 8 : 4; }
+  __device__ static constexpr bool keeps(int field) { return kKeeps && Shape::run_bytes(field) >= word_bytes(field); }
   // Where in the CTA's memory is what came, and what it is turned into.
   __device__ static __forceinline__ u32 staged(u32 turn) { return turn % kSlots * Shape::tile_bytes; }
   __device__ static __forceinline__ u32 turned(u32 which) { return (kSlots + which) * Shape::tile_bytes; }
@@ -72,6 +78,7 @@ struct Turning {
       open_gate(&ring.full[i], 1);
       open_gate(&ring.done[i], num_workers);
       open_gate(&ring.free[i], 1);
+      if (kKeeps) ring.key[i] = 0;
     }
     ring.turn = ring.finished = 0;
     gates_open();
@@ -101,7 +108,6 @@ struct Turning {
     Tile tile{};
     Split dealt{};
     if (tiled) tile = tile_of(box, from, to, item);
-    if (tiled && !straight) dealt = split(box, tile, Shape::unit_bytes(field) == 8 ? 8 : 4, u32(Shape::run_bytes(field)), num_workers * kWarp);
     u32 turn;
     Slip<Own>& slip = next(turn);
     Gate* const gate = &ring.full[turn % kSlips];
@@ -111,11 +117,22 @@ struct Turning {
       if (fresh) fence_bulk_proxy();  // a peer's flag has been seen
       bytes = straight ? bring_ranges(box, tile, to, gate, lane, keep) : bring_segments(box, tile, to, gate, lane, keep);
     }
+    // While that comes:
+    const u32 word = word_bytes(field), run_bytes = u32(Shape::run_bytes(field));
+    const bool turns = tiled && !straight;
+    const u64 key = keeps(field) && turns ? key_of(box, tile, field, word, run_bytes) : 0;
+    const bool same = key && ring.key[turn % kSlips] == key;  // what was last in this place
+    if (turns && !same) dealt = split(box, tile, word, run_bytes, num_workers * kWarp);
     for (int i = lane; i < int(sizeof(Own) / sizeof(u64)); i += kWarp)
       reinterpret_cast<u64*>(&slip.box)[i] = reinterpret_cast<const u64*>(&box)[i];
     if (lane == 0) {
       slip.tile = tile;
-      slip.split = dealt;
+      if (!same) slip.split = dealt;
+      if (keeps(field)) {
+        ring.key[turn % kSlips] = key;
+        slip.split.low = u32(reinterpret_cast<u64>(tile.to)) % kBulkLine;
+        slip.split.from = u32(reinterpret_cast<u64>(tile.from));
+      }
       slip.from = from;
       slip.to = to;
       slip.flag = flag;
@@ -142,17 +159,19 @@ struct Turning {
   }
 
   template <int kField = 0>
-  __device__ __forceinline__ void work_on(const Slip<Own>& slip, u32 turn, u32 which, u32 warp) const {
+  __device__ __forceinline__ void work_on(const Slip<Own>& slip, u32 turn, u32 which, u32 warp, Share& share) const {
     if constexpr (kField + 1 < Shape::num_fields)
       if (slip.field != kField) {
-        work_on<kField + 1>(slip, turn, which, warp);
+        work_on<kField + 1>(slip, turn, which, warp, share);
         return;
       }
     constexpr int unit = Shape::unit_bytes(kField);
-    if (slip.kind == kTurned)
-      Turn<unit, u32(Shape::run_bytes(kField)), Own::num_all_steps>{slip.box, slip.tile, slip.split, staged(turn), turned(which)}.run(
-          warp * kWarp + lane, num_workers * kWarp);
-    else if (slip.fresh) lines<unit, kFresh>(slip, cta_memory() + staged(turn), warp);
+    if (slip.kind == kTurned) {
+      const Turn<unit, u32(Shape::run_bytes(kField)), Own::num_all_steps> turned_by{slip.box, slip.tile, slip.split, staged(turn), turned(which)};
+      const u32 thread = warp * kWarp + lane, num_threads = num_workers * kWarp;
+      if constexpr (keeps(kField)) turned_by.run(thread, num_threads, ring.key[turn % kSlips], share);
+      else turned_by.run(thread, num_threads);
+    } else if (slip.fresh) lines<unit, kFresh>(slip, cta_memory() + staged(turn), warp);
     else lines<unit, kSettled>(slip, cta_memory() + staged(turn), warp);
     leave_to_bulk_copies();
   }
@@ -160,6 +179,8 @@ struct Turning {
   __device__ void work(u32 warp) const {
     static_assert(kTurnedSlots == 2);
     u32 last = 0, before_last = 0, num_turned = 0;
+    Share share;
+    share.key = 0;
     for (u32 turn = 0, ended = 0; ended < kSlots; ++turn) {
       pass(ring.full, turn);
       Slip<Own>& slip = ring.slip[turn % kSlips];
@@ -170,7 +191,7 @@ struct Turning {
         before_last = last;
         last = turn;
       }
-      if (kind == kTurned || kind == kLines) work_on(slip, turn, num_turned % kTurnedSlots, warp);
+      if (kind == kTurned || kind == kLines) work_on(slip, turn, num_turned % kTurnedSlots, warp, share);
       num_turned += kind == kTurned;
       __syncwarp();
       if (lane == 0) arrive(&ring.done[turn % kSlips]);

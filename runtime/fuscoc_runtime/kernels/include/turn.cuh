@@ -161,6 +161,7 @@ __device__ __forceinline__ Tile tile_of(const Box<kSteps>& box, const char* from
   const Step &rows = box.step[tiling.first], &columns = box.step[tiling.first + 1];
   Tile tile{from + row * rows.from + column * columns.from, to + row * rows.to + column * columns.to,
             min(tiling.rows, rows.count.by - row), min(tiling.columns, columns.count.by - column)};
+#pragma unroll 1
   for (int i = tiling.first - 1; i >= 0; --i) {
     const Step& step = box.step[i];
     const u32 rest = step.count.quotient(number), index = number - rest * step.count.by;
@@ -208,10 +209,12 @@ __device__ __forceinline__ u32 bring_segments(const Box<kSteps>& box, const Tile
   const Tiling<kSteps>& tiling = box.tiling;
   const u32 bytes = tiling.bytes - (tiling.rows - tile.rows) * tiling.of_row - (tiling.columns - tile.columns) * tiling.of_column;
   u32 all = 0;
+#pragma unroll 1
   for (u32 segment = kBulkCopies ? lane : 0; segment < tiling.segments; segment += kLanesBring) {
     const char* from = tile.from;
     u32 number = segment;
     bool there = true;
+#pragma unroll 1
     for (int i = box.num_steps - 1; i > tiling.first; --i) {
       if (tiling.merged >> i & 1) continue;
       const bool column = i == tiling.first + 1;
@@ -233,6 +236,7 @@ __device__ __forceinline__ u32 bring_ranges(const Box<kSteps>& box, const Tile& 
   const Ranges ranges(box, tile);
   const i64 step = box.step[box.tiling.first].from;
   u32 all = 0;
+#pragma unroll 1
   for (u32 range = kBulkCopies ? lane : 0; range < ranges.num; range += kLanesBring) {
     const char* const from = tile.from + range * step;
     all += bring(staged + ranges.place(range) - u32(reinterpret_cast<u64>(from)) % kLine, from, ranges.bytes, gate, lane, keep);
@@ -247,6 +251,7 @@ __device__ __forceinline__ void store_ranges(const Box<kSteps>& box, const Tile&
   const Ranges ranges(box, tile);
   const i64 step = box.step[box.tiling.first].to;
   const auto head = [&](const char* to) { return min((kLine - u32(reinterpret_cast<u64>(to)) % kLine) % kLine, ranges.bytes); };
+#pragma unroll 1
   for (u32 range = kBulkCopies ? lane : 0; range < ranges.num; range += kLanesBring) {
     char* const to = tile.to + range * step;
     const u32 before = head(to), lines = (ranges.bytes - before) / kLine * kLine;
@@ -259,11 +264,13 @@ __device__ __forceinline__ void store_ranges(const Box<kSteps>& box, const Tile&
       *reinterpret_cast<uint4*>(to + before + i) = *reinterpret_cast<const uint4*>(from + i);
 #endif
   }
+#pragma unroll 1
   for (u32 i = lane; i < 2 * ranges.num; i += kWarp) {  // a lane has an end of a range
     const u32 range = i / 2;
     char* const to = tile.to + range * step;
     const char* const from = staged + ranges.place(range);
     const u32 before = head(to), behind = before + (ranges.bytes - before) / kLine * kLine, end = i % 2 ? ranges.bytes : before;
+#pragma unroll 1
     for (u32 at = i % 2 ? behind : 0; at < end; at += sizeof(Unit))
       *reinterpret_cast<Unit*>(to + at) = *reinterpret_cast<const Unit*>(from + at);
   }
@@ -290,6 +297,26 @@ struct alignas(16) Split {
   u32 apart, line;      // and from one to the next in shared memory, where they lie as there modulo so much and 1
   u32 runs;             // rows are one range, and read where runs follow each other: every row, or every second
 };
+// Whether rows are one range, and read where runs follow each other.
+template <int kSteps>
+__device__ __forceinline__ bool follows(const Box<kSteps>& box, u32 run_bytes) {
+  const Tiling<kSteps>& tiling = box.tiling;
+  const int last = tiling.first + 1;
+  return tiling.whole && tiling.staged[tiling.first] == run_bytes && box.run.by == run_bytes && box.num_steps == last + 1;
+}
+// Tiles that are dealt out alike, but for where they lie, have the same key: those of whole words, read from one segment. Others
+// have 0. Rows, and what is between runs, are no longer than a buffer.
+template <int kSteps>
+__device__ __forceinline__ u64 key_of(const Box<kSteps>& box, const Tile& tile, int field, u32 word, u32 run_bytes) {
+  const Tiling<kSteps>& tiling = box.tiling;
+  const int last = tiling.first + 1;
+  const u32 width = tile.columns * tiling.column_bytes, apart = tiling.staged[last];
+  const bool whole = (width | u32(reinterpret_cast<u64>(tile.to))) % word == 0;
+  if (!whole || !follows(box, run_bytes) || !(tiling.merged >> last & 1) || apart >> 16) return 0;
+  return u64(2 * (field + 1) + (tiling.alike == kBulkLine)) << 48 | u64(apart) << 32 | tile.rows << 16 | width;
+}
+// Of numbers below 2^20, in fewer instructions than a division of others.
+__device__ __forceinline__ u32 small_quotient(u32 n, u32 by) { return u32(__fdividef(float(n) + 0.5f, float(by))); }
 template <int kSteps>
 __device__ __forceinline__ Split split(const Box<kSteps>& box, const Tile& tile, u32 word, u32 run_bytes, u32 num_threads) {
   const Tiling<kSteps>& tiling = box.tiling;
@@ -306,17 +333,28 @@ __device__ __forceinline__ Split split(const Box<kSteps>& box, const Tile& tile,
   made.apart = tiling.staged[last];
   made.line = tiling.alike - 1;
   const u32 odd = made.row_step % word;
-  made.period = odd == 0 ? 1 : word / (odd & -odd);
-  const bool follow = tiling.whole && tiling.staged[tiling.first] == run_bytes && box.run.by == run_bytes && box.num_steps == last + 1;
+  made.period = odd == 0 ? 1 : word >> (__ffs(int(odd)) - 1);
+  const bool follow = follows(box, run_bytes);
   made.runs = follow && made.period <= 2 ? made.period : 0;
   made.words = (made.width + (odd || ranges.low % word ? 2 * (word - 1) : word - 1)) / word;
-  const u32 alike = (tile.rows + made.period - 1) / made.period;
+  const u32 alike = (tile.rows + made.period - 1) >> (__ffs(int(made.period)) - 1);
   made.num = made.words * made.period;
-  made.full = made.num / num_threads * num_threads;
-  made.parts = made.num > made.full ? num_threads / (made.num - made.full) : 1;
-  made.of_part = (alike + made.parts - 1) / made.parts;
+  made.full = small_quotient(made.num, num_threads) * num_threads;
+  made.parts = made.num > made.full ? small_quotient(num_threads, made.num - made.full) : 1;
+  made.of_part = small_quotient(alike + made.parts - 1, made.parts);
   return made;
 }
+
+// What a thread has of tiles with a key: where it reads a word's units, and makes the word, from the buffers on, and of how many
+// rows. All threads have a word, and then another, if there are more words. Two such numbers are a register.
+struct Share {
+  static constexpr int kTurns = 2;
+  struct Word {
+    u32 from_to, from_num, others;
+  };
+  u64 key;
+  Word word[kTurns];
+};
 
 // Turns a tile: of every word where it goes, a thread puts the units together. Where rows are read from runs that follow
 // each other, of `kRun` bytes, the rows of a thread are at constant distances.
@@ -331,6 +369,38 @@ struct Turn {
   const Split& split;
   const u32 staged, turned;  // bytes from the beginning of the CTA's memory
 
+  __device__ __forceinline__ void run(u32 thread, u32 num_threads, u64 key, Share& share) const {
+    if (!key || split.num > Share::kTurns * num_threads) return run(thread, num_threads);
+    if (key != share.key) look(thread, num_threads, share), share.key = key;
+    const u32 at = staged + (split.from & split.line), to = turned + split.low;
+#pragma unroll
+    for (int i = 0; i < Share::kTurns; ++i) {
+      const Share::Word& mine = share.word[i];
+      const u32 all[4] = {mine.from_to, mine.from_num, mine.others, mine.others >> 16};
+      u32 from[kUnits];
+#pragma unroll
+      for (int k = 0; k < kUnits; ++k) from[k] = at + (all[k] & 0xFFFF);
+      turn_runs<kRun>(from, to + (mine.from_to >> 16), int(mine.from_num >> 16), split.pitch);
+    }
+  }
+  __device__ __forceinline__ void look(u32 thread, u32 num_threads, Share& share) const {
+    const Split& all = split;
+#pragma unroll
+    for (int i = 0; i < Share::kTurns; ++i) {
+      const u32 before = i * num_threads, num = all.num - all.full;
+      const bool left = before == all.full;
+      const u32 part = left && num ? thread / num : 0, column = before + thread - part * num;
+      const u32 begin = part * all.of_part, end = left ? min(begin + all.of_part, all.rows) : all.rows;
+      const u32 num_rows = before < all.num && part < all.parts && begin < end ? end - begin : 0;
+      u32 from[4] = {};
+#pragma unroll
+      for (int k = 0; k < kUnits; ++k) {
+        const u32 byte = column * kWord + k * u32(sizeof(Unit));
+        from[k] = begin * kRun + byte + byte / kRun * (all.apart - kRun) & 0xFFFF;
+      }
+      share.word[i] = {from[0] | (begin * all.pitch + column * kWord) << 16, from[1] | num_rows << 16, from[2] | from[3] << 16};
+    }
+  }
   __device__ __forceinline__ void run(u32 thread, u32 num_threads) const {
     const Split& all = split;
     for (u32 before = 0; before < all.num; before += num_threads) {
@@ -338,6 +408,7 @@ struct Turn {
       const u32 num = all.num - all.full, part = left ? thread / num : 0;
       if (part >= all.parts) break;
       u32 column = before + thread - part * num, first = 0;
+#pragma unroll 1
       for (; column >= all.words; column -= all.words) ++first;
       const int at = int(column * kWord) - int((all.low + first * all.row_step) % kWord);
       const u32 begin = first + part * all.of_part * all.period, end = left ? min(begin + all.of_part * all.period, all.rows) : all.rows;

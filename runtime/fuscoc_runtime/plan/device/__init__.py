@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from fuscoc_runtime.plan.census import num_keys
-from fuscoc_runtime.plan.types import PlanContext, Wire
+from fuscoc_runtime.plan.types import PlanContext
 
 MAX_FANOUT = 128
 """All pairs of points of a tile are compared, and a tile holds whole segments."""
 
 MAX_RANKS = 128
 MAX_KEYS = 8192
-MAX_ROUNDS = 1023
 """Counts of a tile are histograms in shared memory."""
 
 MAX_STRIDES = 3
@@ -35,8 +34,3 @@ def has_kernels(ctx: PlanContext, num_points: int) -> bool:
         and len(ctx.program.relation.addresses) <= 1 + MAX_STRIDES
         and num_points // FEWEST_TILE_POINTS * num_counts * COUNT_BYTES <= MAX_TABLE_BYTES
     )
-
-
-def has_receiver_kernels(wire: Wire) -> bool:
-    """Whether kernels also make the lists of a receiver, of which they have planned the source."""
-    return wire.num_rounds <= MAX_ROUNDS

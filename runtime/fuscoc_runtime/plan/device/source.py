@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.kernels.loader import PLACEHOLDER_ADDRESS, address
-from fuscoc_runtime.plan.arrays import allocate, upload
+from fuscoc_runtime.plan.arrays import allocate, before, upload
 from fuscoc_runtime.plan.census import NUM_BAD, Census, census_size, has_table, num_keys
 from fuscoc_runtime.plan.device.launch import blocks, launch, power_of_two, prepare
+from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.plan.forwarders import Forwarding
 from fuscoc_runtime.plan.hops import NumCopies
 from fuscoc_runtime.plan.points import count_again
-from fuscoc_runtime.plan.rounds import Side, Slices
-from fuscoc_runtime.plan.send import ROUND_SHIFT, Described, word_width
+from fuscoc_runtime.plan.send import Described, word_width
 from fuscoc_runtime.plan.slots import SlotLayout, rank_rows
 from fuscoc_runtime.plan.types import DescriptorList, PlanContext, Points
 
@@ -192,28 +192,20 @@ def describe_placed(
     layout: SlotLayout,
     census: Census,
     forwarding: Forwarding,
-    slices: Slices,
-    received: Side,
+    rows: Int64Array,
 ) -> Described:
-    """Slots, and what the other ranks have to know.
-
-    ``slices``: of this rank's network rows, in their order. ``received``: what arrives, for the
-    kernels of the receiver.
-    """
-    m = ctx.topology.ranks_per_node
-    begin, forwarder, rounds = slices
-    code = (rounds + 1 << ROUND_SHIFT) + forwarder % m
-    to_slices = begin, code, forwarding.landing[forwarder], forwarding.position[forwarder]
-    to_landing = received.begin, received.lengths, received.slices.stage
-    first, rows, keys, key_counts, key_offsets, sent, arriving = upload(
+    """Slots, and what the other ranks have to know. ``rows`` [R]: this rank's network rows by
+    forwarder."""
+    m, num_ranks = ctx.topology.ranks_per_node, ctx.topology.num_ranks
+    local = np.arange(num_ranks) % m
+    first, to_rank, keys, key_counts, key_offsets, sent = upload(
         [
             layout.first,
             rank_rows(ctx, census),
             layout.keys,
             layout.key_counts,
             layout.key_offsets,
-            np.concatenate(to_slices),
-            np.concatenate(to_landing),
+            np.concatenate([before(rows), local, forwarding.landing, forwarding.position]),
         ],
         ctx.device,
     )
@@ -224,7 +216,7 @@ def describe_placed(
         "plan_words", "describe", ctx.device, blocks(listed.num_live, BLOCK),
         (
             address(placed.scratch), placed.num_points, listed.num_live, address(first),
-            address(rows), address(sent), len(begin), len(begin).bit_length(), m,
+            address(to_rank), address(sent), num_ranks, num_ranks.bit_length(), m,
             ctx.topology.local_rank(ctx.rank),
             address(words), address(order), address(slot), address(forwards),
         ),
@@ -238,5 +230,4 @@ def describe_placed(
         keys,
         key_counts,
         key_offsets,
-        arriving,
     )

@@ -24,6 +24,7 @@ struct Shape {
   static constexpr int num_fields = 1;
   static constexpr int fanout = 1;
   static constexpr int num_keys = 0;
+  static constexpr int num_boxes = 0;
   static constexpr int num_loops = 0;
   static constexpr int num_run_loops = 1;
   static constexpr int num_strides = 1;

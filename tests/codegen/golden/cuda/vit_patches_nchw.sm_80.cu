@@ -25,6 +25,7 @@ struct Shape {
   static constexpr int num_fields = 1;
   static constexpr int fanout = 1;
   static constexpr int num_keys = 0;
+  static constexpr int num_boxes = 0;
   static constexpr int num_loops = 2;
   static constexpr int num_run_loops = 3;
   static constexpr int num_strides = 2;

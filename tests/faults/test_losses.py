@@ -1,0 +1,125 @@
+"""What ranks raise when another is lost: not before it is known which, and by every road."""
+
+from __future__ import annotations
+
+from threading import Event, Thread
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch._C._distributed_c10d import HashStore
+
+from fuscoc_runtime.comm import device_memory
+from fuscoc_runtime.engine.node import watch
+from fuscoc_runtime.engine.node.state import new_state
+from fuscoc_runtime.engine.node.watch import NodeWatch
+from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError, NetworkError
+from fuscoc_runtime.room import LEAST
+from fuscoc_runtime.topology import Topology
+
+CPU = torch.device("cpu")
+RANK, PEER, VICTIM = 2, 0, 3
+
+
+class Rails:
+    """Those of rank 2 of four nodes, which wait for an exchange."""
+
+    peers, is_in_vain = {0: PEER, 1: 1, 3: VICTIM}, False
+
+    def __init__(self) -> None:
+        self.aborted: list[FuscoRuntimeError] = []
+
+    def listen(self, listener: object) -> None:
+        """Nobody is lost by others."""
+
+    def under_way(self) -> int:
+        return 5
+
+    def abort(self, loss: FuscoRuntimeError) -> None:
+        self.aborted.append(loss)
+
+
+def test_nothing_is_raised_before_it_is_known_who_is_to_blame(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor before what waits for it has been ended: the program may end when it is."""
+    asked, known = Event(), Event()
+
+    def find_missing(suspect: int) -> int:
+        asked.set()
+        assert known.wait(60)
+        return VICTIM
+
+    monkeypatch.setattr(watch, "watch", lambda each: None)
+    monkeypatch.setattr(watch, "GRACE_SECONDS", -1.0)
+    liveness = SimpleNamespace(someone_ended=lambda: True, find_missing=find_missing)
+    members: Any = SimpleNamespace(
+        topology=Topology(4, 1), rank=RANK, timeout=60.0, liveness=liveness
+    )
+    rails, (state, page) = Rails(), new_state(LEAST, CPU)
+    node: Any = SimpleNamespace(limits=None, state=state, page=page, rails=rails)
+    watched = NodeWatch(node, mock.Mock(), members)
+    watched.look()
+    looking = Thread(target=watched.look)
+    looking.start()
+    assert asked.wait(60)
+    raised: list[tuple[int, int]] = []
+
+    def call() -> None:
+        with pytest.raises(HopTimeoutError) as caught:
+            watched.raise_loss()
+        raised.append((caught.value.peer, len(rails.aborted)))
+
+    calling = Thread(target=call)
+    calling.start()
+    calling.join(0.2)
+    assert calling.is_alive()
+    assert not raised
+    known.set()
+    for each in (calling, looking):
+        each.join()
+    assert raised == [(VICTIM, 1)]
+
+
+def members_of(ended: bool, timeout: float) -> Any:
+    def explain(hop: str, seconds: float, problem: object) -> FuscoRuntimeError:
+        return HopTimeoutError(RANK, hop, VICTIM, seconds)
+
+    liveness = SimpleNamespace(someone_ended=lambda: ended, explain=explain)
+    return SimpleNamespace(timeout=timeout, liveness=liveness)
+
+
+@pytest.mark.parametrize(("ended", "timeout"), [(False, 0.05), (True, 3600.0)])
+def test_a_window_does_not_wait_for_who_does_not_come(
+    ended: bool, timeout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as a rank may take, or until it is known that one has ended."""
+    monkeypatch.setattr(device_memory, "GRACE_SECONDS", 0.05)
+    store = HashStore()
+    store.set("0", "")
+    device_memory._wait_in_time(store, ["0"], members_of(ended, timeout))
+    with pytest.raises(TimeoutError):
+        device_memory._wait_in_time(store, ["0", "1"], members_of(ended, timeout))
+
+
+@pytest.mark.parametrize("error", [RuntimeError, TimeoutError])
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_store_that_is_gone_is_no_answer_of_a_gpu(
+    ended: bool, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a rank has ended, or does not come, who that is is to be found out."""
+
+    def gone(*_: object) -> list[str]:
+        raise error("failed to recv, got 0 bytes")
+
+    monkeypatch.setattr(device_memory, "_tell", gone)
+    monkeypatch.setattr(device_memory.dist, "get_rank", lambda: RANK)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+    empty = mock.Mock(return_value=torch.empty(8, dtype=torch.uint8))
+    monkeypatch.setattr(device_memory._SymmetricMemory, "empty_strided_p2p", empty)
+    is_named = ended or error is TimeoutError
+    said = "rank 2 waited .* for rank 3 in the window allocation" if is_named else "got 0 bytes"
+    with pytest.raises(HopTimeoutError if is_named else NetworkError, match=said):
+        device_memory.allocate_symmetric(8, mock.Mock(), CPU, members_of(ended, 1.0))
