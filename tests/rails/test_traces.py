@@ -44,7 +44,7 @@ def test_every_command_is_a_span(
 
 def test_a_call_of_the_general_engine(pool: Pool) -> None:
     for lanes in pool.run(trace_work.general, 2, path(SMALL), "2x1"):
-        assert {"host", "plan", "gather"} <= set(lanes)
+        assert {"host", "plan", "net send", "wire"} <= set(lanes)
 
 
 @pytest.mark.parametrize("kind", ["exact", "fixed"])
