@@ -4,12 +4,12 @@
     torchrun --nproc-per-node 2 -m benchmarks.layouts_between --topology 2x1 --one-host
 
 ``--compile`` writes artifacts into ``build/layouts_between`` and needs no GPU. A case is moved
-there and back with ``max_sources`` (rails), without (exact), by the general engine (which plans
-static ones once) and by torch (permute, all-to-all, permute), in turn, and every result is compared
-bit by bit, in memory that was poisoned before; with ``max_sources`` the host must wait for nothing
-meanwhile, as torch is made to see to. Nodes and times are as in ``embedding.py``. The bound is that
-of the bytes which leave a rank, at ``--wire`` GB/s: ``NCCL_MAX_P2P_NCHANNELS=4`` makes NVLink a
-wire of 40.
+there and back with ``max_sources`` (rails), without (exact; static ones in memory of a fixed size,
+too), by the general engine (which plans static ones once) and by torch (permute, all-to-all,
+permute), in turn, and every result is compared bit by bit, in memory that was poisoned before; with
+``max_sources`` the host must wait for nothing meanwhile, as torch is made to see to. Nodes and
+times are as in ``embedding.py``. The bound is that of the bytes which leave a rank, at ``--wire``
+GB/s: ``NCCL_MAX_P2P_NCHANNELS=4`` makes NVLink a wire of 40.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from benchmarks.nvlink_timing import HEAD_START_CYCLES, Barrier
 from fuscoc_runtime import Shuffle
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
+from fuscoc_runtime.engine.node.static_engine import StaticEngine
 from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.topology import Topology
 
@@ -138,7 +139,7 @@ def measure(name: str, topology: Topology, is_one_host: bool, wire: float) -> li
     sizes: dict[str, Any] = {"max_sources": case.max_sources, "capacity": case.capacity}
     kinds = {
         "rails": (NodeEngine, sizes, {}),
-        "exact": (ExactEngine, {}, {}),
+        "exact": (ExactEngine | StaticEngine, {}, {}),
         "general": (ProcessEngine, {}, {"FUSCOC_ENGINE": "general"}),
     }
     ways = {}

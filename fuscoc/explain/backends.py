@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuscoc_runtime.face.choice import MAX_SLAB_BYTES, Gpu, choose_cuda, choose_exact, choose_triton
+from fuscoc_runtime.face.choice import (
+    MAX_SLAB_BYTES,
+    Gpu,
+    choose_cuda,
+    choose_exact,
+    choose_static,
+    choose_triton,
+)
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 TRITON_FIXED = "Triton, one node", "Triton, fixed capacity"
 """Kernels whose memory has a fixed size, in one node and in several."""
+LOADED, KNOWN = "if loaded with `max_sources`", "with `max_sources` or without: ranks decide sizes"
 
 
 @dataclass(frozen=True)
@@ -25,18 +33,20 @@ def backends(shuffle: ShuffleSpec, topology: Topology | None) -> list[Backend]:
     """What the runtime would choose from, best first; ``topology``: of the ranks, if known.
 
     The GPUs are taken to be as large as any that the kernels are for, and the shuffle to be loaded
-    with ``max_sources``, unless its sizes are exact.
+    with ``max_sources``, unless its sizes are exact or ranks alone decide them.
     """
-    ranks = topology or Topology(1, 1)
-    cuda = choose_cuda(shuffle, ranks, _largest_gpu(shuffle), max_sources=1)
-    found = [_backend("CUDA", cuda, "on the GPUs of one node, if loaded with `max_sources`")]
-    node = choose_triton(shuffle, ranks, max_sources=1)
+    ranks, gpu = topology or Topology(1, 1), _largest_gpu(shuffle)
+    known = choose_static(shuffle, ranks, gpu)
+    most, how = (1, LOADED) if isinstance(known, str) else (known, KNOWN)
+    cuda = choose_cuda(shuffle, ranks, gpu, most)
+    found = [_backend("CUDA", cuda, f"on the GPUs of one node, {how}")]
+    node = choose_triton(shuffle, ranks, most)
     several = ranks.num_nodes > 1
-    name, how = TRITON_FIXED[several], "if loaded with `max_sources`"
-    if several:
+    name = TRITON_FIXED[several]
+    if several and how == LOADED:
         how = f"{how}, of {MAX_SLAB_BYTES >> 20} MiB to other nodes"
     found.append(_backend(name, node, how))
-    exact = choose_exact(shuffle, ranks, _largest_gpu(shuffle))
+    exact = choose_exact(shuffle, ranks, gpu)
     found.append(_backend("Triton, exact sizes", exact, "on GPUs, without `max_sources`"))
     wants_cuda = shuffle.cuda is not None and shuffle.cuda.required
     note = "the spec says `backend cuda`" if wants_cuda else "anywhere, on GPUs or CPUs"

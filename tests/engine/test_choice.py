@@ -8,14 +8,19 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fuscoc.artifact import MANIFEST
 from fuscoc.lang.checked import CheckedShuffle
+from fuscoc_runtime.engine.node import cuda
 from fuscoc_runtime.engine.node.places import have_ways
 from fuscoc_runtime.engine.node.rings import HandleRings
 from fuscoc_runtime.engine.node.state import (
@@ -213,14 +218,18 @@ def test_what_replies_leave_to_the_general_engine() -> None:
     )
     assert plain.reply is not None
     assert plain.reply.node is not None
+    lookup = (Path("examples") / "embedding.fsc").read_text()
+    bags = artifact(lookup.replace("packed(s)", "packed(s) compact")).shuffle()
     assert choose_triton(plain, NODE, 8) == choose_exact(plain, NODE, HOPPER)
     assert choose_triton(compact, NODE, 8) == compact.node
-    assert "compact" in str(choose_exact(compact, NODE, HOPPER))
     text = QUERIES.replace("ALIGN", "").replace("k), *]", "k), *] balance split")
     split = artifact(text).shuffle()
     assert "uncounted" in str(choose_exact(split, Topology(2, 4), HOPPER))
     assert choose_exact(split, Topology(2, 1), HOPPER) == split.node
     topology = Topology(2, 4)
+    for ranks in (NODE, topology):
+        assert choose_exact(compact, ranks, HOPPER) == compact.node
+        assert "for several each" in str(choose_exact(bags, ranks, HOPPER))
     assert choose_triton(plain, topology, 8) == plain.node
     assert choose_exact(plain, topology, HOPPER) == plain.node
     # Slabs of 12-byte queries would not be too large, those of their answers are.
@@ -373,3 +382,27 @@ def test_memory_of_handles(num_handles: int, captured: list[bool]) -> None:
     for kind in (False, True):
         mine = [entry for entry in taken if entry.captured == kind]
         assert [entry for entry in live if entry.captured == kind] == mine[-num_handles:]
+
+
+@pytest.mark.parametrize(
+    ("lacks", "theirs", "all_have"), [(0, 0, True), (1, 0, False), (0, 1, False)]
+)
+def test_a_rank_without_a_compiler_decides_for_all(lacks: int, theirs: int, all_have: bool) -> None:
+    """Kernels in CUDA that nobody has asked for; every rank says whether it has them."""
+    said = list[int]()
+
+    def meet(occasion: str, word: int) -> list[int]:
+        said.append(word)
+        return [word, theirs]
+
+    def compiled(*_: Any) -> Any:
+        if lacks:
+            raise cuda.CudaError("no compiler")
+        return mock.Mock(cubins={"sm_90": b"code"})
+
+    members: Any = SimpleNamespace(device=torch.device("cpu"), meet=meet)
+    chosen = choose_cuda(spec("static"), NODE, HOPPER, 64)
+    assert not isinstance(chosen, str)
+    with mock.patch.multiple(cuda, _compiled=compiled, load_kernels=lambda *_: {}):
+        assert cuda.all_have_cuda(mock.Mock(), spec("static"), chosen, members) == all_have
+    assert said == [lacks]

@@ -22,9 +22,10 @@ from fuscoc_runtime.engine.node import exact, exact_rails
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.state import MEETINGS, PLAN_EPOCH
+from fuscoc_runtime.engine.node.static_engine import StaticEngine
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face import open as opening
-from fuscoc_runtime.face.choice import exact_kernels
+from fuscoc_runtime.face.choice import exact_kernels, static_sources
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.manifest.artifact import load_artifact
 from tests.node_triton.rank_work import batch, run, said_by
@@ -37,18 +38,18 @@ KEYS, TOPK, HIDDEN = 12, 3, 24
 @contextmanager
 def on_the_device() -> Iterator[None]:
     """What is opened meanwhile plans in kernels, as on GPUs."""
-    chosen = opening.choose_exact
-    opening.choose_exact = lambda shuffle, topology, *_: exact_kernels(shuffle, topology)
-    try:
+    with mock.patch.multiple(
+        opening,
+        choose_exact=lambda shuffle, topology, *_: exact_kernels(shuffle, topology),
+        choose_static=lambda shuffle, topology, *_: static_sources(shuffle, topology),
+    ):
         yield
-    finally:
-        opening.choose_exact = chosen
 
 
 def open_shuffle(group: Any, artifact: Any, **options: Any) -> Shuffle:
     with on_the_device():
         shuffle = Shuffle(artifact, group=group, **{"timeout": TIMEOUT, **options})
-    assert isinstance(shuffle.engine, ExactEngine)
+    assert isinstance(shuffle.engine, ExactEngine | StaticEngine)
     return shuffle
 
 

@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from fuscoc_runtime.engine.node import exact as exact_node
+from fuscoc_runtime.engine.node.exact_handle import ExactHandle
+from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.face.shuffle import Shuffle
 from tests.node_exact.rank_work import open_shuffle as open_exact
 from tests.node_triton.rank_work import open_shuffle, said_by
@@ -103,9 +105,10 @@ def questions(group: Any, artifact: str, is_fixed: bool, **options: Any) -> None
     with opened as shuffle:
         for number, size in enumerate((3, 0, 4) if shuffle.rank % 2 else (2, 5, 1)):
             random = torch.Generator().manual_seed(10 * number + shuffle.rank)
-            parts = torch.randint(-1, 8, (size, 2), generator=random)
-            ours = torch.randn(size, 3, generator=random).requires_grad_()
+            parts = torch.randint(-1, 8, (size, 2), generator=random).to(shuffle.device)
+            ours = torch.randn(size, 3, generator=random).to(shuffle.device).requires_grad_()
             rows, handle = shuffle.dispatch(ours, parts=parts)
+            assert isinstance(handle.reply, NodeHandle if is_fixed else ExactHandle)
             index = handle.row_index
             held = rows if index is None else rows[index.clamp(min=0)]
             sums = shuffle.combine(_answer(held), handle)
@@ -114,7 +117,8 @@ def questions(group: Any, artifact: str, is_fixed: bool, **options: Any) -> None
             expected = {name: each * count for name, each in _answer(plain).items()}
             for result in (sums, expected):
                 weighed = [
-                    each.double() * torch.arange(1.0, 1 + each.shape[1]) for each in result.values()
+                    each.double() * torch.arange(1.0, 1 + each.shape[1], device=each.device)
+                    for each in result.values()
                 ]
                 sum(each.square().sum() for each in weighed).backward()
             for name, want in expected.items():

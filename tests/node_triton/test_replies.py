@@ -60,6 +60,7 @@ def test_calls_that_kernels_leave_out(pool: Pool, embedding: str) -> None:
         pytest.param("", True, id="fixed", marks=pytest.mark.nightly),
         pytest.param("compact", True, id="compact"),
         pytest.param("", False, id="exact", marks=pytest.mark.nightly),
+        pytest.param("compact", False, id="compact, exact"),
     ],
 )
 def test_what_was_sent_has_gradients(pool: Pool, packing: str, is_fixed: bool) -> None:

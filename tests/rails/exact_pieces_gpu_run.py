@@ -11,9 +11,11 @@ from typing import Any
 import torch.distributed as dist
 
 from fuscoc_runtime.topology import Topology
+from tests.engine.test_replies import QUERIES
 from tests.rails import (
     exact_given_work,
     exact_pieces_work,
+    exact_reply_work,
     exact_work,
     static_specs,
     suite_gpu_run,
@@ -23,15 +25,23 @@ from tests.rails.test_exact_pieces import MISTAKES, SIZES, SPECS
 MANY = (64, 0, 90, 33)
 """Outermost extents of a batch with more segments than there are places for."""
 
-TEXTS = {**SPECS, "weighed": static_specs.uneven("every", 15, 2, "f32", 5, is_weighted=True)}
+TEXTS = {
+    **SPECS,
+    "weighed": static_specs.uneven("every", 15, 2, "f32", 5, is_weighted=True),
+    "answered": QUERIES.replace("ALIGN", "compact"),
+}
 compile_all = partial(suite_gpu_run.compile_all, texts=TEXTS)
 
 
 def work(name: str, artifact: str, topology: Topology, **options: Any) -> None:
-    """Calls of many sizes, handles, gradients, weights and mistakes."""
+    """Calls of many sizes, handles, gradients, weights and mistakes; answers to rows that are there
+    once for several slots."""
     given, ranks = (None, artifact, str(topology)), topology.num_ranks
     if name == "weighed":
         exact_pieces_work.weighed(*given, exact_work.open_shuffle, **options)
+        return
+    if name == "answered":
+        exact_reply_work.questions(*given, **options)
         return
     many = () if name == "spread" else (MANY, SIZES[name][0])  # its slots are for few
     batches = [sizes[:ranks] for sizes in (*SIZES[name], *many)]

@@ -32,8 +32,8 @@ def bags(group: Any, artifact: str, sizes: Sequence[Sequence[int]], topology: st
         assert all(under_way(each.rails) == 0 for each in nodes)
 
 
-def questions(group: Any, artifact: str, topology: str) -> None:
-    opened = partial(open_shuffle, topology=topology)
+def questions(group: Any, artifact: str, topology: str, **options: Any) -> None:
+    opened = partial(open_shuffle, topology=topology, **options)
     with mock.patch.object(reply_work, "open_exact", opened):
         reply_work.questions(group, artifact, is_fixed=False)
 

@@ -43,7 +43,7 @@ def fixed(shuffle: ShuffleSpec, topology: Topology) -> bool:
 
 def exact(shuffle: ShuffleSpec, topology: Topology) -> bool:
     """Whether exact sizes have kernels, on GPUs."""
-    return not isinstance(choose_exact(shuffle, topology, GPU, False, None), str)
+    return not isinstance(choose_exact(shuffle, topology, GPU), str)
 
 
 @st.composite

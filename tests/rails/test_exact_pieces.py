@@ -3,18 +3,20 @@ ragged sources."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuscoc_runtime.face.choice import choose_exact, exact_kernels
+from fuscoc_runtime.face.choice import choose_exact, choose_static, static_sources
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
-from tests.node_triton.given_specs import EXAMPLES, TEXTS, example
+from tests.node_triton.given_specs import EXAMPLES, TEXTS
 from tests.node_triton.test_any_spec import STATEFUL, Ranks
-from tests.rails import exact_given_work, exact_pieces_work, exact_work, static_specs
+from tests.rails import exact_given_work, exact_pieces_work, exact_work, flow_work, static_specs
 from tests.rails.test_any_spec import GPU
 from tests.rails.test_packed import SHAPES, check_calls, ranks
 from tests.rails.test_rails import check_that_the_last_is_named
@@ -31,6 +33,8 @@ SIZES = {
 }
 FIXED = ("ulysses", "fft_transpose", "redistribute", "reshard")
 """Six does not divide their sizes."""
+EVERYWHERE = ("all_gather", "halo")
+STATIC = (*FIXED, *EVERYWHERE)
 BY_DAY = ("redistribute", "kv_pages", "vit_patches", "ragged_text")
 
 pool = pool_of(6)
@@ -67,38 +71,53 @@ def test_by_which_kernels() -> None:
         shuffle = specs.artifact(text).shuffle(None).among(topology.num_ranks)
         assert shuffle.node is not None
         kernels = shuffle.node.between or shuffle.node
-        assert choose_exact(shuffle, topology, GPU, False, None) == kernels, name
-        inside = choose_exact(shuffle, Topology(1, 4), GPU, False, None)
+        assert choose_exact(shuffle, topology, GPU) == kernels, name
+        inside = choose_exact(shuffle, Topology(1, 4), GPU)
         assert isinstance(inside, str) == (
             shuffle.program.is_static or shuffle.node.pieces is not None
         )
 
 
-def test_a_static_shuffle_that_slabs_do_not_carry() -> None:
-    """What crosses is known when it is opened, and it goes the other way as a whole."""
-    text = example("redistribute", ("rows = 8192", "rows = 65536"))
-    shuffle = specs.artifact(text).shuffle()
-    assert not isinstance(exact_kernels(shuffle, Topology(2, 8)), str)
-    said = exact_kernels(shuffle, Topology(2, 1))
-    assert isinstance(said, str)
-    assert said.startswith("a rank would send 67240960 bytes")
+def test_memory_of_a_fixed_size_is_for_what_ranks_decide() -> None:
+    """Also without `max_sources`; where calls may say more, where a policy says how rows go, or
+    where kernels take rows inside a node, not."""
+    weighted = static_specs.uneven("every", 15, 2, "f32", 5, is_weighted=True)
+    sums = static_specs.uneven("every", 15, 2, "f32", 5)
+    chosen = sums.replace("partial", "partial balance rebalance")
+    texts = {**SPECS, "weighted": weighted, "sums": sums, "chosen": chosen}
+    for name, text in texts.items():
+        shuffle = specs.artifact(text).shuffle()
+        inside, between = (static_sources(shuffle, Topology(*each)) for each in ((1, 4), (2, 2)))
+        assert isinstance(between, int) == (name in (*STATIC, "sums")), name
+        if name == "weighted":
+            assert "weights" in str(between)
+        elif name == "chosen":
+            assert "policy" in str(between)
+            assert static_sources(shuffle, Topology(2, 1)) == 16
+        elif name in ("reshard", "sums", *EVERYWHERE):  # no pieces
+            assert "made once" in str(inside)
+        else:
+            assert inside == between
+    shuffle = specs.artifact(SPECS["redistribute"]).shuffle()
+    for gpu, wanted in ((None, None), (GPU, "general")):
+        assert isinstance(choose_static(shuffle, Topology(2, 2), gpu, wanted), str)
+    assert choose_static(shuffle, Topology(2, 2), GPU) == 4
 
 
-def test_a_static_shuffle_is_launched_once(pool: Pool) -> None:
-    """The places that it needs are known when it is opened; windows grow in the first call."""
-    found = pool.run(exact_pieces_work.launched, 2, path(FFT), "2x1", 3)
-    assert found == [[(1, 1), (1, 0), (1, 0)]] * 2
-
-
-@pytest.mark.parametrize("name", ["fft_transpose", "ragged_text"])
+@pytest.mark.parametrize("name", ["fft_transpose", "halo", "ragged_text"])
 def test_where_the_host_waits(pool: Pool, name: str) -> None:
-    """For counts, and before that for the sizes of a ragged source; with a handle for nothing."""
+    """For counts, and before that for the sizes of a ragged source; with a handle for nothing.
+    Dispatches of static shuffles wait for what hosts say, and for nothing of a GPU."""
     found = pool.run(exact_pieces_work.waits, 2, path(SPECS[name]), "2x1", [2, 3])
-    for dispatch, *others in found:
-        assert others == [[], [], []]
+    for dispatch, back, again, last in found:
+        assert back == last == []
+        if name in STATIC:
+            assert [each.split(":")[0] for each in (*dispatch, *again)] == ["agree.py"] * 2
+            continue
+        assert again == []
         *sizes, counts = dispatch
         assert counts == "plan"
-        assert len(sizes) == (name == "ragged_text"), sizes
+        assert len(sizes) == 1, sizes
 
 
 @pytest.mark.parametrize(
@@ -142,6 +161,14 @@ def test_weighted_sums_of_a_static_shuffle(pool: Pool, topology: str, in_rounds:
     opens = exact_work.open_in_rounds if in_rounds else exact_work.open_shuffle
     text = static_specs.uneven("every", 15, 2, "f32", 5, is_weighted=True)
     pool.run(exact_pieces_work.weighed, ranks_of(topology), path(text), topology, opens)
+
+
+@pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
+def test_weighted_sums_as_flows(pool: Pool, topology: str) -> None:
+    """Of a static shuffle, too, where slabs would be too large."""
+    text = static_specs.uneven("every", 15, 2, "f32", 5, is_weighted=True)
+    work = partial(flow_work.without_slabs, work=exact_pieces_work.weighed)
+    pool.run(work, ranks_of(topology), path(text), topology, exact_work.open_shuffle)
 
 
 def test_weighted_sums_that_one_rank_keeps(pool: Pool) -> None:

@@ -66,11 +66,14 @@ def test_any_bags(pool: Pool, embedding: str, topology: str, data: st.DataObject
     pool.run(partial(exact_reply_work.bags, topology=topology), num_ranks, embedding, batches)
 
 
+@pytest.mark.parametrize("packing", ["", "compact"])
 @pytest.mark.parametrize("topology", ["2x1", LARGER])
-def test_what_was_sent_has_gradients(pool: Pool, queries: str, topology: str) -> None:
-    """Answers of two fields to queries that go to two places, maybe of two nodes."""
+def test_what_was_sent_has_gradients(pool: Pool, topology: str, packing: str) -> None:
+    """Answers of two fields to queries that go to two places, maybe of two nodes; of a compact
+    target there is one row for both if they are of one rank."""
     work = partial(exact_reply_work.questions, topology=topology)
-    pool.run(work, Topology.parse(topology).num_ranks, queries)
+    path = str(artifact(QUERIES.replace("ALIGN", packing)).path)
+    pool.run(work, Topology.parse(topology).num_ranks, path)
 
 
 def test_answers_in_several_rounds(pool: Pool, queries: str) -> None:

@@ -18,7 +18,7 @@ from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node import slabs
 from fuscoc_runtime.engine.node.crossing import Packing, crossing, leaving
 from fuscoc_runtime.engine.node.slabs import Slabs, new_slab_memory, num_places
-from fuscoc_runtime.face.choice import MAX_SLAB_BYTES, choose_triton
+from fuscoc_runtime.face.choice import MAX_PACKED_BYTES, MAX_SLAB_BYTES, choose_triton
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.reference import RankData, route
 from fuscoc_runtime.topology import Topology
@@ -277,19 +277,21 @@ def test_bytes_are_of_what_crosses(
 
 
 def test_limits_are_of_what_crosses() -> None:
-    """Half of what slabs with a place for every segment would be, whatever `max_sources` says."""
+    """Of what slabs hold that have places for half of the segments, whatever `max_sources` says."""
     text = static_specs.uneven("cyclic", 1024, 20, "f32", 1800)
     shuffle, topology = compiled(text).shuffle(), Topology(2, 1)
     counts = crossing(shuffle, topology)
     assert counts is not None
     assert counts.tolist() == [[0, 5120], [5120, 0]]
-    assert 5120 * 7208 < MAX_SLAB_BYTES < 10240 * 7208
-    for most in (20480, 1 << 20):
-        assert choose_triton(shuffle, topology, most) == kernels(shuffle)
-    longer = compiled(text.replace("f32[1800]", "f32[4000]")).shuffle()
-    assert str(choose_triton(longer, topology, 1)).startswith(
-        f"a rank would send {1024 + 5120 * 16008} bytes"
-    )
+    assert MAX_SLAB_BYTES < 5120 * 4 * 25_000 < MAX_PACKED_BYTES // 2 < 5120 * 4 * 27_000
+    for width in (1800, 25_000):
+        carried = compiled(text.replace("1800", str(width))).shuffle()
+        for most in (20480, 1 << 20):
+            assert choose_triton(carried, topology, most) == kernels(carried)
+    longer = compiled(text.replace("1800", "27000")).shuffle()
+    said = str(choose_triton(longer, topology, 20480))
+    assert said.startswith("slabs of what crosses would take 11")
+    assert said.endswith(f"more than {MAX_PACKED_BYTES}")
 
 
 @pytest.fixture

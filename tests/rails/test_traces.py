@@ -8,10 +8,13 @@ import pytest
 
 from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
+from tests.node_triton.given_specs import EXAMPLES
 from tests.rails import trace_work
 from tests.rails.test_exact import RANKS, path
 from tests.rails.test_flows import BALANCED
 from tests.rails.test_rails import SMALL
+
+HALO = EXAMPLES["halo"].text
 
 pool = pool_of(4)
 
@@ -23,6 +26,7 @@ pool = pool_of(4)
         pytest.param(SMALL, "fixed", "2x1", id="fixed"),
         pytest.param(SMALL, "exact", "1x2", id="exact inside a node"),
         pytest.param(SMALL, "fixed", "1x2", id="fixed inside a node"),
+        pytest.param(HALO, "exact", "2x1", id="static"),
         pytest.param(BALANCED, "exact", "2x2", id="a policy", marks=pytest.mark.nightly),
     ],
 )

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from fuscoc_runtime.engine.node.crossing import crossing
 from fuscoc_runtime.engine.node.places import MOST_FLOWING, have_ways, may_flow
-from fuscoc_runtime.engine.node.slabs import MOST_SENT, bytes_sent, num_places
-from fuscoc_runtime.engine.sizes import fixed_sources
+from fuscoc_runtime.engine.node.slabs import (
+    MOST_SENT,
+    bytes_sent,
+    lay_out_back,
+    lay_out_slab,
+    num_places,
+)
+from fuscoc_runtime.engine.sizes import fixed_length, fixed_sources
+from fuscoc_runtime.errors import DivisorError
 from fuscoc_runtime.face.options import ENGINE_VARIABLE
 from fuscoc_runtime.manifest.schema import CudaVariant, NodeSpec, ShuffleSpec
 from fuscoc_runtime.room import LEAST, MOST, MOST_DESTINATIONS, num_slot_bits, room_for
 from fuscoc_runtime.topology import Topology
 
 MAX_SLAB_BYTES = 64 << 20
-"""What a rank sends other nodes in a call of fixed capacity, however few segments there are, or, of
-a static shuffle, what crosses: what 50 GB/s carry in 1.3 ms, half of what the general engine takes
-to plan what is to be sent."""
+"""What a rank sends other nodes in a call of fixed capacity, however few segments there are: what
+50 GB/s carry in 1.3 ms, half of what the general engine takes to plan what is to be sent."""
+MAX_PACKED_BYTES = 1 << 30
+"""Of slabs for all nodes that hold what crosses of a static shuffle: nothing else is sent, so what
+matters is memory, of which a rank has four times as much for them."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +80,44 @@ def choose_triton(
         node = shuffle.node.between or shuffle.node
         return (
             _between_nodes(shuffle, topology)
-            or _beyond_slabs(
-                shuffle, node, topology, max_sources, crosses=crossing(shuffle, topology)
-            )
+            or _beyond_memory(shuffle, node, topology, max_sources)
             or node
         )
     return _beyond_a_node(topology, "these kernels", MOST) or shuffle.node
+
+
+def choose_static(
+    shuffle: ShuffleSpec,
+    topology: Topology,
+    gpu: Gpu | None,
+    wanted: str | None = None,
+) -> int | str:
+    """The source segments that memory of a fixed size has room for in calls without `max_sources`,
+    whose number ranks alone decide; or the reason for not taking it."""
+    return _beyond_fused(gpu, wanted) or static_sources(shuffle, topology)
+
+
+def static_sources(shuffle: ShuffleSpec, topology: Topology) -> int | str:
+    """Those of ``choose_static``, wherever kernels run."""
+    shuffle = shuffle.among(topology.num_ranks)
+    program, node = shuffle.program, shuffle.node
+    if not program.is_static:
+        return "calls decide its sizes"
+    if program.target.kind != "dense" or node is None:
+        return "where its rows end is planned"
+    if program.weight is not None:
+        return "its weights may come as late as with combine"
+    if shuffle.into is not None:
+        return "its rows go on into memory of the caller's"
+    if topology.num_nodes == 1 and node.pieces is None:
+        return "its plan is made once, and then its host waits for nothing"
+    if topology.num_nodes > 1 and have_ways(program.exchange, topology):
+        return "between nodes its policy chooses the ways of its rows"
+    try:
+        fixed_length(shuffle, topology.num_ranks)
+    except DivisorError:
+        return "calls say what is wrong with its length on so many ranks"
+    return fixed_sources(shuffle, topology.num_ranks) or "on so many ranks it has no segments"
 
 
 def choose_exact(
@@ -89,10 +128,8 @@ def choose_exact(
 ) -> NodeSpec | str:
     """The same kernels for calls whose sizes are exact, or the reason for the general engine, which
     may be the one that is ``wanted``."""
-    if gpu is None:
-        return "interpreted, they take longer than the general engine's"
-    if wanted is not None:
-        return f"${ENGINE_VARIABLE} is {wanted}"
+    if (reason := _beyond_fused(gpu, wanted)) is not None:
+        return reason
     if topology.num_nodes == 1 and shuffle.program.is_static:
         return "its plan is made once, and then its host waits for nothing"
     return exact_kernels(shuffle, topology)
@@ -103,28 +140,32 @@ def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
     shuffle = shuffle.among(topology.num_ranks)
     if (problem := _beyond_a_program(shuffle)) is not None:
         return problem
-    if shuffle.reply is not None and shuffle.program.is_compact:
-        return "its target is compact, and a reply has other rows, which nobody has counted"
+    if shuffle.program.is_compact and shuffle.reply is not None and shuffle.segments_answered > 1:
+        return "its target is compact, and rows of its reply, for several each, are not counted"
     if topology.num_nodes == 1 or shuffle.node is None:
         if shuffle.node is not None and shuffle.node.pieces is not None:
             return "inside a node its pieces are planned in memory of a fixed size"
         return choose_triton(shuffle, topology)
-    most, crosses = MOST_FLOWING, None
+    most = MOST_FLOWING
     if not may_flow(shuffle, topology):
         most = MOST_SENT
         if have_ways(shuffle.program.exchange, topology):
             if shuffle.reply is not None:
                 return "between nodes its policy is of rows that a reply answers, uncounted"
             return f"between nodes of more than {LEAST} ranks its policy wants the hosts' plan"
-    node, num_sources = shuffle.node.between or shuffle.node, 1
-    if shuffle.program.is_static:
-        num_sources, most = fixed_sources(shuffle, topology.num_ranks) or 1, MAX_SLAB_BYTES
-        crosses = crossing(shuffle, topology)
+    node = shuffle.node.between or shuffle.node
     return (
-        _between_nodes(shuffle, topology)
-        or _beyond_slabs(shuffle, node, topology, num_sources, most, crosses)
-        or node
+        _between_nodes(shuffle, topology) or _beyond_slabs(shuffle, node, topology, 1, most) or node
     )
+
+
+def _beyond_fused(gpu: Gpu | None, wanted: str | None) -> str | None:
+    """Why calls without `max_sources` are the general engine's, whatever their shuffle is."""
+    if gpu is None:
+        return "interpreted, they take longer than the general engine's"
+    if wanted is not None:
+        return f"${ENGINE_VARIABLE} is {wanted}"
+    return None
 
 
 def _beyond_a_program(shuffle: ShuffleSpec) -> str | None:
@@ -155,19 +196,33 @@ def _between_nodes(shuffle: ShuffleSpec, topology: Topology) -> str | None:
     return None
 
 
+def _beyond_memory(
+    shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, max_sources: int
+) -> str | None:
+    """Why slabs of a fixed capacity would be too large."""
+    crosses = crossing(shuffle, topology)
+    if crosses is None:
+        return _beyond_slabs(shuffle, node, topology, max_sources)
+    most = int(crosses.amax())
+    _, forth = lay_out_slab(shuffle, node, topology, max_sources, most)
+    _, back = lay_out_back(shuffle, node, max_sources, most)
+    held = topology.num_nodes * max(forth, back)
+    if held > MAX_PACKED_BYTES:
+        return f"slabs of what crosses would take {held} bytes, more than {MAX_PACKED_BYTES}"
+    return None
+
+
 def _beyond_slabs(
     shuffle: ShuffleSpec,
     node: NodeSpec,
     topology: Topology,
     max_sources: int,
     most: int = MAX_SLAB_BYTES,
-    crosses: Tensor | None = None,
 ) -> str | None:
-    """Why slabs for so many segments, or for those of a rank that ``crosses``, would be too
-    large."""
-    sent = bytes_sent(shuffle, node, topology, max_sources, crosses)
+    """Why slabs with a place for every segment would be too large."""
+    sent = bytes_sent(shuffle, node, topology, max_sources)
     if sent > most:
-        room = f"room for {max_sources} segments a rank" if crosses is None else "a rank"
+        room = f"room for {max_sources} segments a rank"
         return f"{room} would send {sent} bytes to other nodes in every call, more than {most}"
     if (reply := shuffle.reply) is not None:
         assert reply.node is not None, "kernels are there for both or none"

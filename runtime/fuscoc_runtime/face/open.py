@@ -17,7 +17,7 @@ from fuscoc_runtime.comm.group import Membership, alone, find_members, join, pat
 from fuscoc_runtime.engine.bounds import check_bounds_of_all
 from fuscoc_runtime.engine.into import Into
 from fuscoc_runtime.engine.node.answers import AnsweringNode, AnsweringRailNode
-from fuscoc_runtime.engine.node.cuda import cuda_node
+from fuscoc_runtime.engine.node.cuda import all_have_cuda, cuda_node
 from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
 from fuscoc_runtime.engine.node.exact import ExactNode
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
@@ -27,15 +27,17 @@ from fuscoc_runtime.engine.node.pieces import PiecesNode
 from fuscoc_runtime.engine.node.places import may_flow
 from fuscoc_runtime.engine.node.ragged import Extents, ragged_evaluator
 from fuscoc_runtime.engine.node.rails import RailNode
-from fuscoc_runtime.engine.node.state import Limits, NodeKernels
+from fuscoc_runtime.engine.node.state import NodeKernels
+from fuscoc_runtime.engine.node.static_engine import StaticEngine
 from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.node.triton_pieces import triton_node
 from fuscoc_runtime.engine.process import ProcessEngine
-from fuscoc_runtime.errors import BackendError, ClosedError, PreparationError
+from fuscoc_runtime.errors import BackendError, ClosedError, OptionError, PreparationError
 from fuscoc_runtime.face.choice import (
     Gpu,
     choose_cuda,
     choose_exact,
+    choose_static,
     choose_triton,
     missing_dtype,
 )
@@ -90,16 +92,26 @@ def open_engine(
         members = replace(members, tracer=Tracer(members.rank, members.device, enabled=True))
     check_bounds_of_all(shuffle, members.topology.num_ranks)
     shuffle = shuffle.among(members.topology.num_ranks)
+    is_static = options.max_sources is None
+    max_sources = options.max_sources if not is_static else _static(shuffle, members, gpu, options)
     kernels: CudaVariant | NodeSpec | str
-    kernels = choose_cuda(shuffle, members.topology, cuda_gpu, options.max_sources)
+    kernels = choose_cuda(shuffle, members.topology, cuda_gpu, max_sources)
+    if is_static and not isinstance(kernels, str) and not _demands_cuda(shuffle):
+        has_them = all_have_cuda(artifact, shuffle, kernels, members)
+        kernels = kernels if has_them else "a rank has no compiler for them, or cannot launch them"
     if isinstance(kernels, str):
         _check_gpu(shuffle, gpu, kernels)
-        if options.max_sources is not None and members.rank == 0:
+        if max_sources is not None and members.rank == 0:
             _log.info("%s: no CUDA kernels: %s", shuffle.name, kernels)
-        kernels = choose_triton(shuffle, members.topology, options.max_sources)
-    if options.max_sources is not None and not isinstance(kernels, str):
-        limits = limits_of(shuffle, members.topology, options, options.max_sources)
-        return _fixed_engine(artifact, shuffle, members, options, kernels, limits)
+        kernels = choose_triton(shuffle, members.topology, max_sources)
+    if max_sources is not None and not isinstance(kernels, str):
+        try:
+            return _fixed_engine(
+                artifact, shuffle, members, options, kernels, max_sources, is_static
+            )
+        except OptionError:  # of what no option has asked for
+            if not is_static:
+                raise
     if options.max_sources is not None and members.rank == 0:
         _log.warning(
             "%s: sizes are exact, and max_sources has no effect: %s", shuffle.name, kernels
@@ -108,6 +120,18 @@ def open_engine(
     if isinstance(exact, str):
         return _general_engine(artifact, shuffle, members, options)
     return _exact_engine(artifact, shuffle, members, options, exact)
+
+
+def _static(
+    shuffle: ShuffleSpec, members: Membership, gpu: Gpu | None, options: Options
+) -> int | None:
+    """The most source segments of a rank in calls whose sizes are known now; None if they are not,
+    or if hosts of a node could not agree on a call without its GPUs."""
+    topology = members.topology
+    if topology.num_nodes == 1 < topology.num_ranks and not members.is_one_host:
+        return None
+    found = choose_static(shuffle, topology, gpu, options.engine)
+    return None if isinstance(found, str) else found
 
 
 def _members(
@@ -126,16 +150,21 @@ def _members(
             raise ClosedError("the process group")
         return alone(topology, device, timeout)
     # GPUs of several kinds can share the Triton kernels; only the CUDA kernels must be the same.
-    kind = cuda_gpu if options.max_sources is not None else None
+    is_fixed = options.max_sources is not None or shuffle.program.is_static
+    kind = cuda_gpu if is_fixed else None
     manifest = artifact.manifest
     compiled = (manifest.compiler, manifest.spec.sha256, dict(shuffle.declared.constants))
     settings = (shuffle.name, *compiled, sorted(shuffle.baked), options, kind)
     return find_members(group, topology, device, settings, timeout)
 
 
+def _demands_cuda(shuffle: ShuffleSpec) -> bool:
+    return shuffle.cuda is not None and shuffle.cuda.required
+
+
 def _check_gpu(shuffle: ShuffleSpec, gpu: Gpu | None, no_cuda: str) -> None:
     """Raise unless a shuffle can do without CUDA's kernels, for which ``no_cuda`` is the reason."""
-    if gpu is not None and shuffle.cuda is not None and shuffle.cuda.required:
+    if gpu is not None and _demands_cuda(shuffle):
         raise BackendError(shuffle.name, no_cuda)
     missing = missing_dtype(shuffle, gpu)
     if missing is not None:
@@ -148,10 +177,15 @@ def _fixed_engine(
     members: Membership,
     options: Options,
     kernels: CudaVariant | NodeSpec,
-    limits: Limits,
+    max_sources: int,
+    is_static: bool,
 ) -> NodeEngine:
-    """In memory of a fixed size, and with it the engine of its reply."""
+    """In memory of a fixed size, and with it the engine of its reply; or that of a shuffle which
+    ``is_static``."""
     device = members.device
+    if is_static:
+        options = replace(options, capacity=None)  # which is of calls with `max_sources`
+    limits = limits_of(shuffle, members.topology, options, max_sources)
     rest = (members, limits, sms_to_use(device, options.num_sms))
     node: NodeKernels
     backend: Literal["cuda", "triton"] = "triton"
@@ -165,7 +199,13 @@ def _fixed_engine(
         else:
             node = triton_node(artifact, shuffle, kernels, *rest)
         ragged = ragged_evaluator(artifact, shuffle, node, members.tracer)
-    engine = NodeEngine(shuffle, members, node, backend, ragged)
+    if is_static:
+        beside = replace(members, store=PrefixStore("general", members.store))
+        general = partial(_general_engine, artifact, shuffle, beside, options)
+        with current_device(device):
+            engine: NodeEngine = StaticEngine(shuffle, members, node, backend, general)
+    else:
+        engine = NodeEngine(shuffle, members, node, backend, ragged)
     if isinstance(node, PiecesNode):
         engine.results = node.results
     if shuffle.reply is not None:

@@ -91,7 +91,8 @@ class Shuffle:
     All ranks pass the same numbers. Those from ``max_sources`` to ``num_handles`` only concern
     shuffles with kernels of fixed capacity, for which the manifest's ``cuda`` and ``node`` say what
     they are; ``backend`` tells whose kernels are used. Where several nodes cannot have it, the log
-    says why, and sizes are exact.
+    says why, and sizes are exact. Static shuffles on GPUs take these kernels without
+    ``max_sources``, too: their handles last, and all ranks raise the mistakes of any.
 
     Raises:
         ArtifactError, TopologyError, ProtocolError: what was asked for does not fit together.

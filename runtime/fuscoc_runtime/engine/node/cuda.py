@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import torch
@@ -15,10 +16,12 @@ from fuscoc_runtime.engine.node.pieces import PiecesNode
 from fuscoc_runtime.engine.node.program import NodeProgram
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Limits
-from fuscoc_runtime.kernels.cuda import cubin, headers_digest, kernels_arch
+from fuscoc_runtime.kernels.cuda import CudaError, cubin, headers_digest, kernels_arch, load_kernels
 from fuscoc_runtime.kernels.trace import Tracer
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import CudaVariant, ShuffleSpec
+
+_log = logging.getLogger("fuscoc.runtime")
 
 
 def cuda_node(
@@ -30,14 +33,38 @@ def cuda_node(
     num_sms: int | None,
 ) -> CudaNode:
     """The CUDA kernels of one node; collective over ``members``."""
-    program, device = node_program(artifact, shuffle, variant), members.device
+    device = members.device
     with current_device(device):
-        arch = kernels_arch(torch.cuda.get_device_capability(device))
-        code = program.cubins.get(arch) or cubin(program.text, arch)
+        program = _compiled(artifact, shuffle, variant, device)
         members.meet("opening")  # a rank that has no kernels does not come
         schedule = Schedule(num_sms=num_sms or 0)
-        program = replace(program, cubins={arch: code})
         return new_node(program, limits, members.group, device, schedule, members.tracer)
+
+
+def all_have_cuda(
+    artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant, members: Membership
+) -> bool:
+    """Whether no rank lacks these kernels, for want of a compiler or of what launches them;
+    collective. Who has not asked for them does without."""
+    lacks = 0
+    try:
+        with current_device(members.device):
+            program = _compiled(artifact, shuffle, variant, members.device)
+            [code] = program.cubins.values()
+            load_kernels(code, {})
+    except CudaError as error:
+        lacks = 1
+        _log.info("%s: no CUDA kernels: %s", shuffle.name, error)
+    return not sum(members.meet("opening", lacks), start=lacks)
+
+
+def _compiled(
+    artifact: Artifact, shuffle: ShuffleSpec, variant: CudaVariant, device: torch.device
+) -> NodeProgram:
+    """The program, with machine code for the GPU that is the current one."""
+    program = node_program(artifact, shuffle, variant)
+    arch = kernels_arch(torch.cuda.get_device_capability(device))
+    return replace(program, cubins={arch: program.cubins.get(arch) or cubin(program.text, arch)})
 
 
 def new_node(

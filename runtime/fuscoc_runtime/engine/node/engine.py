@@ -48,6 +48,18 @@ class NodeDispatched:
     handle: NodeHandle
 
 
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """Checked arguments of a dispatch, and what they say of it."""
+
+    arguments: Arguments
+    weights: Tensor | None
+    num_slots: int
+    num_sources: int
+    ragged: RaggedSizes | EntrySizes | None
+    numbers: tuple[Tensor, ...]
+
+
 class NodeEngine:
     """This process's rank of one shuffle inside one node; construction is collective.
 
@@ -135,29 +147,14 @@ class NodeEngine:
         """
         earlier = self._own(earlier)
         with self.in_turn():
-            try:
-                if problem is not None:
-                    raise problem
-                arguments = self._dispatch_arguments(positional, named, earlier)
-                for name, tensor in arguments.fields.items():
-                    if self.lends(tensor):
-                        raise self.checker.problem(name, IN_THE_WINDOW)
-                back = self.reply or self
-                weights = back.checker.weights(arguments.weights, arguments.extents)
-                if weights is not None:  # which travel as f32, in which sums are made
-                    weights = aligned(weights.to(torch.float32))
-                num_slots = self._num_slots(arguments)
-                num_sources, ragged = self._num_sources(arguments)
-                numbers = cast_numbers(self.shuffle, arguments.inputs).values()
-            except Exception:
-                self.entered(self.node.refuse_dispatch())
-                raise
+            ready = self._ready(lambda: self._prepare(positional, named, earlier, problem))
+            arguments, num_slots, ragged = ready.arguments, ready.num_slots, ready.ragged
             launched = self.node.dispatch(
-                [*arguments.fields.values(), *numbers],
+                [*arguments.fields.values(), *ready.numbers],
                 [readable(arguments.inputs[name]) for name in self.shuffle.program.inputs],
                 [arguments.extents[name] for name in self.shuffle.program.extents],
-                num_sources,
-                weights,
+                ready.num_sources,
+                ready.weights,
                 num_slots=num_slots,
                 ragged=ragged,
             )
@@ -176,6 +173,36 @@ class NodeEngine:
         if self.target.kind == "dense":
             rows = {name: each[:num_slots] for name, each in rows.items()}
         return NodeDispatched(rows, handle)
+
+    def _ready(self, prepare: Callable[[], Ready]) -> Ready:
+        """What that returns; a dispatch for which it raises an error takes its turn as well."""
+        try:
+            return prepare()
+        except Exception:
+            self.entered(self.node.refuse_dispatch())
+            raise
+
+    def _prepare(
+        self,
+        positional: Sequence[Tensor],
+        named: Mapping[str, Any],
+        earlier: NodeHandle | None,
+        problem: FuscoRuntimeError | None,
+    ) -> Ready:
+        if problem is not None:
+            raise problem
+        arguments = self._dispatch_arguments(positional, named, earlier)
+        for name, tensor in arguments.fields.items():
+            if self.lends(tensor):
+                raise self.checker.problem(name, IN_THE_WINDOW)
+        back = self.reply or self
+        weights = back.checker.weights(arguments.weights, arguments.extents)
+        if weights is not None:  # which travel as f32, in which sums are made
+            weights = aligned(weights.to(torch.float32))
+        num_slots = self._num_slots(arguments)
+        num_sources, ragged = self._num_sources(arguments)
+        numbers = tuple(cast_numbers(self.shuffle, arguments.inputs).values())
+        return Ready(arguments, weights, num_slots, num_sources, ragged, numbers)
 
     def answering(self, asked: Launched, arguments: Arguments) -> NodeHandle:
         """The handle by which rows of this reply come back for a dispatch of the other shuffle."""
@@ -218,7 +245,8 @@ class NodeEngine:
             except Exception:
                 self.refuse_combine(handle)
                 raise
-            self.node.combine(given, handle.launched, list(results.values()), rows_ticket)
+            launched = self.current(handle.launched)
+            self.node.combine(given, launched, list(results.values()), rows_ticket)
         return results
 
     @contextmanager
@@ -245,9 +273,17 @@ class NodeEngine:
 
     def can_combine(self, handle: NodeHandle) -> bool:
         """Whether a handle of this shuffle tells what peers combine."""
-        entry = handle.launched.entry
+        entry = self.current(handle.launched).entry
         is_old = entry.ticket <= self._out_of_step
         return not (is_old or self.is_closed) and self.node.rings.is_live(entry)
+
+    def is_live(self, launched: Launched) -> bool:
+        """Whether calls can still follow the routing of a dispatch."""
+        return self.node.rings.is_live(launched.entry)
+
+    def current(self, launched: Launched) -> Launched:
+        """That by which they follow it."""
+        return launched
 
     def _dispatch_arguments(
         self, positional: Sequence[Tensor], named: Mapping[str, Any], earlier: NodeHandle | None
@@ -370,7 +406,7 @@ class NodeEngine:
             # Inside a node the peers find that out; between nodes they wait for what is not posted.
             self.node.is_out_of_step = self.node.rails is not None
         elif self.can_combine(handle):
-            self.node.refuse_combine(handle.launched)
+            self.node.refuse_combine(self.current(handle.launched))
 
     def check(self) -> None:
         """Wait for everything enqueued so far, on whichever stream, and raise what went wrong."""

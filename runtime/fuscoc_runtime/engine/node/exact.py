@@ -266,6 +266,8 @@ class ExactNode:
         values["own_sources"] = own_sources
         programs = min(launched.num_sources // SEGMENTS, self._programs.reducers)
         self._follow.launch(values, max(1, programs))
+        if self._program.is_compact:  # rows, one for each that was asked of a rank
+            known.first_slots.copy_(asked.first_slots)
 
     def combine(
         self,

@@ -24,7 +24,6 @@ from torch import Tensor
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.engine.node.agreed import agree_on
-from fuscoc_runtime.engine.node.crossing import Packing, crossing
 from fuscoc_runtime.engine.node.exact import ENTRY, MAX_POINTS, ExactNode, Known, Work
 from fuscoc_runtime.engine.node.places import Places
 from fuscoc_runtime.engine.node.rail_calls import (
@@ -41,7 +40,7 @@ from fuscoc_runtime.engine.node.rail_calls import (
 from fuscoc_runtime.engine.node.rail_commands import PointExchange, gather_in_node
 from fuscoc_runtime.engine.node.report import GROWS, REFUSES, Planned
 from fuscoc_runtime.engine.node.rings import DROPPED, Launched, Sent
-from fuscoc_runtime.engine.node.slabs import MOST_SENT, Slabs, new_slab_memory, slab_places
+from fuscoc_runtime.engine.node.slabs import MOST_SENT, Slabs, new_slab_memory
 from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.engine.node.triton_memory import (
     TritonMemory,
@@ -76,9 +75,7 @@ class ExactRails(ExactNode):
     ) -> None:
         self._shuffle, self._spec, self._topology = shuffle, node, members.topology
         self._is_one_round, self._num_nodes = members.is_one_host, members.topology.num_nodes
-        crosses = None if flows else crossing(shuffle, members.topology)
-        self._most_crossing = None if crosses is None else int(crosses.amax())
-        self._sizes = Places(shuffle, node, members.topology, crosses, flows)
+        self._sizes = Places(shuffle, node, members.topology, flows)
         self._places = self._sizes.first  # of the next dispatch, on all ranks
         target = shuffle.program.target
         self.is_judged = target.kind == "dense" or target.capacity is not None
@@ -98,9 +95,7 @@ class ExactRails(ExactNode):
     def private_bytes(self) -> int:
         """Bytes of slabs, and of all else that calls share, now."""
         shared = 0 if self._shared is None else self._shared.num_bytes
-        tables = (each for calls in self._calls.values() for each in calls.slabs.tables)
-        points = sum(each.num_bytes for each in self._points.values())
-        return shared + points + sum(each.nbytes for each in tables)
+        return shared + sum(each.num_bytes for each in self._points.values())
 
     @property
     def num_rounds(self) -> int:
@@ -236,8 +231,8 @@ class ExactRails(ExactNode):
     def _weights_between(self, known: RailKnown, weights: Tensor) -> Tensor:
         """Those of the segments that this rank has taken on, for its own."""
         exchange = self._points_between(known.work.places)
-        slabs = self._calls_of(known.work.places).slabs
-        slabs.put_at_places(weights.view(-1, self._fanout), exchange.sent)
+        of_segments = weights.view(-1, self._fanout)
+        exchange.sent[:, : len(of_segments)] = of_segments
         return exchange.carry_out()
 
     def refuse_dispatch(self, number: int) -> None:
@@ -276,7 +271,7 @@ class ExactRails(ExactNode):
         places = of_points.numel() // (self._num_nodes * self._fanout)
         exchange = self._points_between(places)
         exchange.sent.copy_(of_points.view_as(exchange.sent))
-        return self._calls_of(places).slabs.at_segments(exchange.carry_out()).sum(0)
+        return exchange.carry_out().sum(0)
 
     def _start(
         self,
@@ -397,14 +392,10 @@ class ExactRails(ExactNode):
 
     def _slabs_of(self, places: int) -> Slabs:
         assert self._shared is not None
-        has_rows, packing = not self._sizes.are_flows(places), None
-        if self._most_crossing is not None:
-            # Of other places rows would lie where points are that nobody packs.
-            assert places == self._shared.places
-            packing = Packing(self._shuffle, self._topology, self._members.rank, places, places)
+        has_rows = not self._sizes.are_flows(places)
         return Slabs(
             self._shuffle, self._spec, self._topology, places, self._shared.slabs,
-            self._is_one_round or not has_rows, self._most_crossing, packing, has_rows,
+            self._is_one_round or not has_rows, has_rows=has_rows,
         )  # fmt: skip
 
     def _new_calls(self, *given: Any) -> RailCalls:
@@ -426,7 +417,7 @@ class ExactRails(ExactNode):
 
     def _new_shared(self, places: int, with_rows: int) -> Shared:
         given = self._shuffle, self._spec, self._topology, places
-        slabs = new_slab_memory(*given, self._members.device, self._most_crossing, with_rows)
+        slabs = new_slab_memory(*given, self._members.device, with_rows=with_rows)
         scratch = new_scratch(self._program, self._num_nodes * places)
         return Shared(places, with_rows, slabs, scratch, self._new_work(0, places))
 
@@ -449,11 +440,8 @@ class ExactRails(ExactNode):
     def _new_memory(self, limits: Limits) -> TritonMemory:
         self._calls: dict[int, RailCalls] = {}  # which are of other windows
         most = max(limits.max_sources, self._num_nodes * self._places)
-        in_slabs = slab_places(self._shuffle, self._spec, self._places, self._most_crossing)
-        return TritonMemory(
-            self._program, replace(limits, max_sources=most), self._allocate, 1, is_exact=True,
-            slab_places=None if self._most_crossing is None else in_slabs,
-        )  # fmt: skip
+        limits = replace(limits, max_sources=most)
+        return TritonMemory(self._program, limits, self._allocate, 1, is_exact=True)
 
     def _make_room(self, places: int, own_sources: int) -> RailWork:
         """Memory for a dispatch with so many places; collective over all ranks.

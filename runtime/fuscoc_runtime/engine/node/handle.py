@@ -136,7 +136,7 @@ class NodeHandle:
     @property
     def is_live(self) -> bool:
         """Whether later dispatches have left the handle's memory alone."""
-        return not self.engine.is_closed and self.engine.node.rings.is_live(self.launched.entry)
+        return not self.engine.is_closed and self.engine.is_live(self.launched)
 
     def check_live(self) -> None:
         """Raise if the handle's memory has been reused."""

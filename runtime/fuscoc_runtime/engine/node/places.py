@@ -3,8 +3,6 @@ alike, from numbers that they all have read."""
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from fuscoc_runtime.engine.node.slabs import MOST_SENT, bytes_sent, num_places
 from fuscoc_runtime.engine.sizes import fixed_sources, worst_capacity
 from fuscoc_runtime.manifest.program import Rules
@@ -38,30 +36,20 @@ def are_balanced(rules: Rules, topology: Topology) -> bool:
 
 def may_flow(shuffle: ShuffleSpec, topology: Topology) -> bool:
     """Whether rows may travel as flows: what counts them has room for so many ranks of a node, and
-    nobody counts those of a reply. Those of a static shuffle are known before any call, so slabs
-    have places for them alone, if no policy says how they go."""
-    can = topology.ranks_per_node <= LEAST and shuffle.reply is None
-    rules = shuffle.program.exchange
-    return can and (have_ways(rules, topology) or not shuffle.program.is_static)
+    nobody counts those of a reply."""
+    return topology.ranks_per_node <= LEAST and shuffle.reply is None
 
 
 class Places:
     """Those of one shuffle; every number is of source segments of a rank."""
 
     def __init__(
-        self,
-        shuffle: ShuffleSpec,
-        node: NodeSpec,
-        topology: Topology,
-        crosses: Tensor | None = None,
-        flows: bool = False,
+        self, shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, flows: bool = False
     ) -> None:
-        """``crosses``: what ranks send each other, if they alone decide it; see `crossing`.
-        ``flows``: whether rows travel as these where slabs would be too large, and always if there
-        is a policy for them."""
-        self._given, self._crosses = (shuffle, node, topology), crosses
+        """``flows``: whether rows travel as these where slabs would be too large, and always if
+        there is a policy for them."""
+        self._given, self._flows = (shuffle, node, topology), flows
         self._carried, self._are_flows = dict[int, bool](), dict[int, bool]()
-        self._flows = flows
         self._has_policy = flows and have_ways(shuffle.program.exchange, topology)
         self._reply: Places | None = None  # those of answers
         if (reply := shuffle.reply) is not None:
@@ -117,4 +105,4 @@ class Places:
 
     def _sent(self, places: int) -> int:
         """Bytes to all other nodes."""
-        return bytes_sent(*self._given, places, self._crosses)
+        return bytes_sent(*self._given, places)

@@ -143,24 +143,9 @@ def lay_out_slab(
     return parts, max(num_bytes, lay_out({"points": [HEADER_BYTES + of_own_node]})[1])
 
 
-def bytes_sent(
-    shuffle: ShuffleSpec,
-    node: NodeSpec,
-    topology: Topology,
-    max_sources: int,
-    crossing: Tensor | None = None,
-) -> int:
-    """What a rank sends all others in a dispatch, about: whole slabs, or what crosses, of the rank
-    that sends most; see `crossing.crossing`."""
-    others = topology.num_nodes - 1
-    if crossing is None:
-        return others * lay_out_slab(shuffle, node, topology, max_sources)[1]
-    rows = sum(
-        field.num_elems * TORCH_DTYPES[field.dtype].itemsize
-        for field in shuffle.program.buffers["target"]
-    )
-    of_segment = shuffle.program.fanout * POINT_BYTES + rows
-    return others * HEADER_BYTES + int(crossing.sum(1).amax()) * of_segment
+def bytes_sent(shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, max_sources: int) -> int:
+    """What a rank sends all others in a dispatch, where every segment has a place."""
+    return (topology.num_nodes - 1) * lay_out_slab(shuffle, node, topology, max_sources)[1]
 
 
 def staged_places(places: int, num_ranks: int, num_nodes: int, partial_bytes: int) -> int:
@@ -355,19 +340,6 @@ class Slabs:
         at = self.tables[0][..., None].long()
         there = of_places.gather(1, at.clamp(min=0).expand(-1, -1, of_places.shape[2]))
         return torch.where(at >= 0, there, 0)
-
-    def put_at_places(self, of_segments: Tensor, of_places: Tensor) -> None:
-        """The other way round: numbers [segments, n] to where all nodes have places for them."""
-        count = len(of_segments)
-        if not self.tables:
-            of_places[:, :count] = of_segments
-            return
-        at = self.tables[0][:, :count].long()
-        num_nodes, places, n = of_places.shape
-        made = of_places.new_zeros(num_nodes, places + 1, n)  # the last is of those without a place
-        to = torch.where(at >= 0, at, places)[..., None].expand(-1, -1, n)
-        made.scatter_(1, to, of_segments.to(made.dtype).expand(num_nodes, -1, -1))
-        of_places.copy_(made[:, :-1])
 
     def _travelling(
         self,
