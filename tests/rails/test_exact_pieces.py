@@ -184,7 +184,7 @@ def test_a_rank_that_dies_is_named(name: str, topology: str) -> None:
 
 
 @given(data=st.data())
-@settings(STATEFUL, max_examples=8)
+@settings(STATEFUL, max_examples=4)
 def test_any_static_shuffle(ranks: Ranks, data: st.DataObject) -> None:
     check_calls(ranks, data, ["2x1", "2x2"], is_exact=True)
 

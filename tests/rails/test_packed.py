@@ -338,7 +338,7 @@ def check_calls(
 
 
 @given(data=st.data())
-@settings(STATEFUL, max_examples=8)
+@settings(STATEFUL, max_examples=4)
 def test_any_static_shuffle(ranks: Ranks, data: st.DataObject) -> None:
     check_calls(ranks, data, ["2x1", "2x2"])
 
