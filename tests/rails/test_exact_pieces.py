@@ -104,7 +104,8 @@ def test_where_the_host_waits(pool: Pool, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "topology"),
     [
-        ("fft_transpose", "2x1"), ("ragged_text", "2x1"), ("halo", "2x1"),
+        ("ragged_text", "2x1"), ("halo", "2x1"),
+        pytest.param("fft_transpose", "2x1", marks=NIGHTLY),  # the gradients of it are by day
         *(pytest.param("ragged_text", topology, marks=NIGHTLY) for topology in ("1x2", "2x2")),
         *(pytest.param("vit_patches", topology, marks=NIGHTLY) for topology in ("2x1", "2x2")),
         pytest.param("kv_long_pages", "2x1", marks=NIGHTLY),
