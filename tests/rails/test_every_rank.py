@@ -51,11 +51,18 @@ def ranks() -> Iterator[Ranks]:
     found.close()
 
 
-@pytest.mark.parametrize("sizes", WORK)
 @pytest.mark.parametrize(
-    "topology", ["2x1", "2x2", "4x1", pytest.param("3x2", marks=pytest.mark.nightly)]
+    ("name", "topology", "sizes"),
+    [
+        # The suite runs every spec on the first two, one of fixed and one of exact sizes, in turn.
+        pytest.param(
+            name, topology, sizes, marks=[] if (number + turn) % 2 == at else [pytest.mark.nightly]
+        )
+        for number, name in enumerate(SPECS)
+        for at, topology in enumerate(("2x2", "4x1", "2x1", "3x2"))
+        for turn, sizes in enumerate(WORK)
+    ],
 )
-@pytest.mark.parametrize("name", SPECS)
 def test_calls(ranks: Ranks, name: str, topology: str, sizes: str) -> None:
     """A dispatch and a combine, the latter where there is one, in one round and in several."""
     artifact, where = compiled(SPECS[name]), Topology.parse(topology)

@@ -123,7 +123,8 @@ def test_where_the_host_waits(pool: Pool, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "topology"),
     [
-        ("fft_transpose", "2x1"), ("ragged_text", "2x1"), ("halo", "2x1"),
+        ("ragged_text", "2x1"), ("halo", "2x1"),
+        pytest.param("fft_transpose", "2x1", marks=NIGHTLY),  # the gradients of it are by day
         *(pytest.param("ragged_text", topology, marks=NIGHTLY) for topology in ("1x2", "2x2")),
         *(pytest.param("vit_patches", topology, marks=NIGHTLY) for topology in ("2x1", "2x2")),
         pytest.param("kv_long_pages", "2x1", marks=NIGHTLY),
@@ -211,7 +212,7 @@ def test_a_rank_that_dies_is_named(name: str, topology: str) -> None:
 
 
 @given(data=st.data())
-@settings(STATEFUL, max_examples=8)
+@settings(STATEFUL, max_examples=4)
 def test_any_static_shuffle(ranks: Ranks, data: st.DataObject) -> None:
     check_calls(ranks, data, ["2x1", "2x2"], is_exact=True)
 

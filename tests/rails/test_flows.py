@@ -115,10 +115,14 @@ def test_other_policies(pool: Pool, options: str, text: dict[str, object]) -> No
     pool.run(exact_work.sizes, 4, spec, "2x2", [(3, 0, 0, 12), (21, 5, 0, 3)], 1)
 
 
-def test_what_is_too_small_grows(pool: Pool) -> None:
+@pytest.mark.parametrize(
+    ("text", "topology"), [(STAGED, "3x1"), pytest.param(BALANCED, "2x2", marks=NIGHTLY)],
+    ids=["stages", "balanced"],
+)  # fmt: skip
+def test_what_is_too_small_grows(pool: Pool, text: str, topology: str) -> None:
     """Slabs, windows and the memory of rows; handles from before are good."""
-    work = partial(flow_work.by_flows, name="handles_last", topology="2x2")
-    pool.run(work, 4, path(BALANCED))
+    work = partial(flow_work.by_flows, name="handles_last", topology=topology)
+    pool.run(work, RANKS[topology], path(text))
 
 
 @NIGHTLY
