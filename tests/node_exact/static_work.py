@@ -17,9 +17,10 @@ DISPATCHES = 6
 """More than there is memory of handles for."""
 
 
-def many_handles(group: Any, artifact: str, topology: str) -> str:
+def many_handles(group: Any, artifact: str, topology: str) -> list[str]:
     """Combines by the handles of many dispatches, the oldest first and the newest last, of rows
-    that were kept; what is said of rows that a later dispatch has replaced."""
+    that were kept; what is said of rows that a later dispatch has replaced, and of a tensor that
+    another library has made of these."""
     shuffle = open_shuffle(group, artifact, topology)
     num_ranks, held = shuffle.topology.num_ranks, []
     for number in range(DISPATCHES):
@@ -31,7 +32,8 @@ def many_handles(group: Any, artifact: str, topology: str) -> str:
     for source, _, kept, handle in held:
         assert torch.equal(shuffle.combine(kept, handle), source)
     source, lent, _, handle = held[0]
-    said = said_by(partial(shuffle.combine, lent, handle))
+    alias = torch.from_dlpack(lent.detach())
+    said = [said_by(partial(shuffle.combine, rows, handle)) for rows in (lent, alias)]
     source, lent, _, handle = held[-1]  # calls go on
     assert torch.equal(shuffle.combine(lent, handle), source)
     return said

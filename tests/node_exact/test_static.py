@@ -39,8 +39,8 @@ def path(text: str) -> str:
 @pytest.mark.parametrize("topology", SHAPES)
 def test_handles_outlast_their_memory(pool: Pool, topology: str) -> None:
     num_ranks = Topology.parse(topology).num_ranks
-    for said in pool.run(static_work.many_handles, num_ranks, path(FFT), topology):
-        assert "has put its own rows since" in said
+    for both in pool.run(static_work.many_handles, num_ranks, path(FFT), topology):
+        assert all("has put its own rows since" in said for said in both)
 
 
 def test_the_host_waits_for_hosts_alone(pool: Pool) -> None:

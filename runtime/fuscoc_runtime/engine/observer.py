@@ -91,13 +91,10 @@ class TracedObserver(Observer):
         super().__init__(name)
         self._tracer = tracer
 
-    def begins_dispatch(self) -> float:
-        self._tracer.settle_so_far()
-        return super().begins_dispatch()
-
     def dispatched(self, handle: Any, started: float) -> None:
         super().dispatched(handle, started)
         self._tracer.host_since("dispatch", started)
+        self._tracer.settle_so_far()  # calls that repeat others begin elsewhere
 
     def combined(self, started: float) -> None:
         super().combined(started)

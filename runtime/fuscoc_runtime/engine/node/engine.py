@@ -101,7 +101,7 @@ class NodeEngine:
         self._out_of_step = 0  # and of that before a combine whose handle was none
         self.limits = node.limits
         self.order = call_order(device)
-        self.windows = [_storage(rows) for rows in node.rows]
+        self.windows = [storage_of(rows) for rows in node.rows]
         with current_device(device):
             self._watch = NodeWatch(node, shuffle, members) if asks is None else asks.watch
         if asks is not None:
@@ -379,7 +379,8 @@ class NodeEngine:
 
     def lends(self, rows: Tensor) -> bool:
         """Whether rows lie in the window, where the next dispatch puts its own."""
-        return _storage(rows) in self.windows
+        at = rows.data_ptr()  # others may have made a tensor of these, with a storage of its own
+        return any(at in window for window in self.windows)
 
     def entered(self, entry: RingEntry) -> None:
         """A dispatch has taken its turn, refused or not."""
@@ -459,7 +460,7 @@ class NodeEngine:
         return weight.name if weight is not None else None
 
 
-def _storage(tensor: Tensor) -> range:
+def storage_of(tensor: Tensor) -> range:
     """Addresses of the memory that it is a part of."""
     whole = tensor.untyped_storage()
     return range(whole.data_ptr(), whole.data_ptr() + whole.nbytes())

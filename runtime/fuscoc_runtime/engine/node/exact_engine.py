@@ -19,7 +19,7 @@ from fuscoc_runtime.engine import sizes
 from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
 from fuscoc_runtime.engine.handle import IN_THE_WINDOW, Handle, not_a_handle, overwritten
-from fuscoc_runtime.engine.node.engine import current_device, readable
+from fuscoc_runtime.engine.node.engine import current_device, readable, storage_of
 from fuscoc_runtime.engine.node.exact import ExactNode, Known, Work
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.ragged import Extents
@@ -131,8 +131,9 @@ class ExactEngine:
     @cached_property
     def general(self) -> ProcessEngine:
         """The engine of calls that these kernels leave out, opened by the first; collective."""
+        opened = self._open_general()
         self._opened = True
-        return self._open_general()
+        return opened
 
     def general_reply(self) -> ProcessEngine:
         """What that answers with."""
@@ -241,8 +242,7 @@ class ExactEngine:
 
     def lends(self, rows: Tensor) -> bool:
         """Whether rows lie in the window, where the next dispatch puts its own."""
-        memory = {each.untyped_storage().data_ptr() for each in self.node.rows}
-        if rows.untyped_storage().data_ptr() in memory:
+        if any(rows.data_ptr() in storage_of(each) for each in self.node.rows):
             return True
         return self._asks is not None and self._asks.lends(rows)
 

@@ -174,6 +174,8 @@ class Repeats:
         # Other weights are made f32 on their way, or are those of an earlier call.
         if weight is not None and (weigh is None or weigh.dtype != torch.float32):
             return
+        if weigh is not None and weigh.requires_grad and torch.is_grad_enabled():
+            return  # autograd has to see such calls
         key = len(positional), *named
         if not are_plain(tensors, may_require_grad=weigh) or self._dispatches.find(key, tensors):
             return
@@ -234,9 +236,12 @@ class Repeats:
         if rows_ticket and rows_ticket != engine.held:
             return None
         result = torch.empty_like(known.like, memory_format=torch.contiguous_format)
-        weights = 0 if launched.weights is None else launched.weights.data_ptr()
+        weights, used = 0, [rows, result]
+        if launched.weights is not None:
+            weights = launched.weights.data_ptr()
+            used.append(launched.weights)
         with self._order.lock:
-            begun = self._begin(is_beside, (rows, result))
+            begun = self._begin(is_beside, used)
             if begun is None:
                 return None
             turn, end = begun

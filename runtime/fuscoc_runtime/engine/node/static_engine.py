@@ -18,7 +18,12 @@ from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.state import NodeKernels
 from fuscoc_runtime.engine.process import ProcessEngine
-from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.errors import (
+    FuscoRuntimeError,
+    HopTimeoutError,
+    NetworkError,
+    PreparationError,
+)
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.agree import attempt
 
@@ -51,8 +56,9 @@ class StaticEngine(NodeEngine):
 
     @cached_property
     def _general(self) -> ProcessEngine:
+        opened = self._open_general()
         self._has_opened = True
-        return self._open_general()
+        return opened
 
     def dispatch(
         self,
@@ -97,8 +103,15 @@ class StaticEngine(NodeEngine):
         while isinstance(problem := attempt(self.members.rank, self.check), FuscoRuntimeError):
             self.check_can_follow()  # a rank that was lost cannot agree
             found = found or problem
+            if isinstance(problem, PreparationError):
+                break  # no mistake that a call has found: it would be there again
         try:
             self._agreement.meet(found)
+        except (HopTimeoutError, NetworkError) as error:
+            self.lose(error)
+            raise
+        except PreparationError:
+            raise
         except FuscoRuntimeError:
             self.check_can_follow()
             general = self._general
