@@ -249,6 +249,18 @@ def repeats(group: Any, artifact: str, topology: str) -> list[str]:
     shuffle.combine(rows, handle).sum().backward()
     torch.testing.assert_close(leaf.grad, given["weights"].sum(1, keepdim=True).expand_as(leaf))
 
+    used, begin = list[Sequence[torch.Tensor]](), repeated._begin
+
+    def noted(is_beside: bool, tensors: Sequence[torch.Tensor]) -> Any:
+        used.append(tensors)
+        return begin(is_beside, tensors)
+
+    with mock.patch.object(repeated, "_begin", noted):
+        rows, handle = shuffle.dispatch(**given)
+        shuffle.combine(rows.clone(), handle)
+    assert handle.launched.weights is not None
+    assert any(each is handle.launched.weights for each in used[-1])  # its kernels read them
+
     said = []
     rows, handle = shuffle.dispatch(**given)
     kept, lent = rows.clone(), rows._version
