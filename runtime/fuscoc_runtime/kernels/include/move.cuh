@@ -173,11 +173,14 @@ struct Move {
   }
 
   __device__ void mark_all() {
-    for (int from = 0; from < call.num_ranks; ++from) {
+    for (int i = 0; i < call.num_ranks; ++i) {
+      // This rank's own first: its plan has cleared the bits by then, which nobody else's word tells.
+      const int from = (call.rank + i) % call.num_ranks;
       if (refusing >> from & 1) continue;
       u32 num_boxes = lane == 0 ? told_boxes(call, from, epoch) : 0;
       if (lane == 0 && blockIdx.x == 0) *num_told(call, call.rank, from) = tagged(num_boxes, epoch);
       num_boxes = __shfl_sync(kAllLanes, num_boxes, 0);
+      __syncwarp();
       // All warps that mark share a box of few; of many, each has one.
       const auto* const marks = marks_told<Shape>(call, call.rank, from);
       if constexpr (Shape::looks_up)
