@@ -291,7 +291,27 @@ def _pages(**sizes: int) -> DenseCase:
     return DenseCase("kv_pages", 40, {"layers": 5, "page": 2, "heads": 3, "width": 24} | sizes)
 
 
+TWO_STRIPS = """
+shuffle two_strips {
+  const p = 2
+  index n : images
+  index i : height(n) / p
+  index j : width(n) / p
+  index s : length
+  segment dot { a : u8[6], b : u8 }
+  segment patch { a : u8[p, p, 6], b : u8[p, p] }
+  layout  pictures[n, y, x] of dot dense(height(n), width(n))
+  view    patches[n, i, j] = pictures[n, i*p .. i*p+p, j*p .. j*p+p]
+  layout  sequence[s] of patch  dense(length)
+  route   where(n) -> (rank, offset) = input packing : int64[2]
+  dispatch patches[n, i, j] -> sequence[where(n).offset + i * width(n) / p + j] on where(n).rank
+}
+"""
+"""Runs of a word and more, and others: what is known of a tile of one field is no other's."""
+
+
 CASES = {
+    "two_strips": DenseCase(TWO_STRIPS, 600),
     "ulysses": DenseCase(
         "ulysses", constants={"tokens": 512, "heads": 16, "width": 32, "block": 8}
     ),

@@ -246,6 +246,30 @@ def test_strips_of_several_widths(dense: Compiled) -> None:
         assert world.run(calls) == []
 
 
+@pytest.mark.parametrize("parts", [100, 128])
+def test_fields_take_turns_in_a_ring(parts: int, dense: Compiled) -> None:
+    """How a tile of one field is dealt out is not taken over behind one of the other field."""
+    folder = dense("two_strips")
+
+    def calls() -> list[str]:
+        return all_calls(dense_run.Run(folder, "two_strips", HOST, range(4)))
+
+    with emulated_ranks(2, kPartsOfTile=parts, kFewItemLines=16) as world:
+        assert world.run(calls) == []
+
+
+def test_calls_that_find_their_boxes(dense: Compiled) -> None:
+    """Handles are used again with the same extents, and their boxes are those of before."""
+    folder = dense("ulysses")
+
+    def calls() -> list[str]:
+        run = dense_run.Run(folder, "ulysses", HOST, range(1))
+        return [wrong for _ in range(3) for wrong in all_calls(run)]
+
+    with emulated_ranks(2) as world:
+        assert world.run(calls) == []
+
+
 @pytest.mark.parametrize("case", ["spread", "spread_rows"])
 def test_extents_change(case: str, dense: Compiled) -> None:
     """While boxes, or words, of other extents are kept for the next call of the other handle, and

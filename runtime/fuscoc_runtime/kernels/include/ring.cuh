@@ -128,8 +128,8 @@ struct Turning {
     if (lane == 0) {
       slip.tile = tile;
       if (!same) slip.split = dealt;
+      if (kKeeps) ring.key[turn % kSlips] = key;  // 0 where a field that keeps nothing is dealt out here
       if (keeps(field)) {
-        ring.key[turn % kSlips] = key;
         slip.split.low = u32(reinterpret_cast<u64>(tile.to)) % kBulkLine;
         slip.split.from = u32(reinterpret_cast<u64>(tile.from));
       }
