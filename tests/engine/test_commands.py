@@ -175,7 +175,10 @@ def made(
     return commands, taken
 
 
-def call(numbers: list[int], turn: Turn = Turn(STREAM)) -> Any:  # noqa: B008
+IN_LINE = Turn(STREAM)
+
+
+def call(numbers: list[int], turn: Turn = IN_LINE) -> Any:
     """As C is given it."""
     found = as_numbers(numbers)
     found[: len(turn)] = [*turn]
