@@ -475,7 +475,8 @@ def main() -> int:
             check("pieces that are shared", lambda: shared_pieces(options.folder, device))
             check("mistakes of entries", lambda: entry_mistakes(options.folder, device))
             check("ragged mistakes", lambda: ragged_mistakes(options.folder, device))
-            check("tables that differ", lambda: tables(options.folder, device))
+            if dist.get_world_size() > 1:  # one rank's table differs from no other
+                check("tables that differ", lambda: tables(options.folder, device))
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} ranks: {'FAILED' if failed else 'all hold'}", flush=True)
     dist.destroy_process_group()
