@@ -44,8 +44,6 @@ ROOMS = (
     ("kernels",),
     ("comm",),
     ("plan",),
-    ("plan/device",),
-    ("plan/__init__.py", "plan/plan.py", "plan/planner.py"),  # by tensors or on the device
     ("engine",),
     ("engine/node",),
     ("face",),

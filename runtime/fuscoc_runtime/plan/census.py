@@ -34,7 +34,7 @@ from fuscoc_runtime.plan.points import SortedPoints, check_points, count_bad
 from fuscoc_runtime.plan.types import PlanContext, Points
 from fuscoc_runtime.topology import Topology
 
-NUM_SCALARS, NUM_BAD = 3, 2
+NUM_SCALARS = 3
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,7 +60,7 @@ def check_policy(ctx: PlanContext) -> NativeBuildError | None:
 def assign_forwarders(
     ctx: PlanContext, remote_row: Tensor, census: Census, shares: Shares
 ) -> Generator[Request, Any, Forwarding]:
-    """Collective if the policy cuts flows, which all ranks know. ``remote_row``: of ``Listed``."""
+    """Collective if the policy cuts flows, which all ranks know. ``remote_row``: of ``Hops``."""
     rows, rank = shares.rows, ctx.rank
     end = np.cumsum(rows[rank])
     # Rows are ordered by node, and the forwarders of a node take consecutive ones, which land

@@ -95,7 +95,7 @@ def order_copies(ctx: PlanContext, ordered: SortedPoints) -> Copies:
     # Ascending: pairs inside the node, those on node 0, 1, ..., points that lead nothing.
     group = torch.where(leads_far, node + 1, torch.where(near, 0, num_nodes + 1))
     return Copies(
-        stable_order(group),
+        stable_order(group, num_nodes + 2),
         leads_row,
         count(points.rank, num_ranks, leads_pair),
         count(node, num_nodes, leads_row),

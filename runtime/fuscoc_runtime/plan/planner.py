@@ -2,16 +2,14 @@
 
 The stages, in order: sorted points, copies, census (AllGather), slots of every rank, forwarders and
 stages of the network hop, slots of every point, descriptions (AllToAlls), and the lists of
-forwarder and target. Everything is vectorised and runs on the compute device, as kernels where
-``device`` has them and else as tensor operations; only counts come to the host. The hierarchy is
-FUSCO's (arXiv 2512.22036): one copy of a segment per node over the network, one per rank over
-NVLink, the rest from the receiver's own memory.
+forwarder and target. Everything is tensor operations on the compute device; only counts come to the
+host. The hierarchy is FUSCO's (arXiv 2512.22036): one copy of a segment per node over the network,
+one per rank over NVLink, the rest from the receiver's own memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Generator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -23,14 +21,6 @@ from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan.agree import agree, attempt, raise_together
 from fuscoc_runtime.plan.carry import hand_over, landing_order
 from fuscoc_runtime.plan.census import Census, count_points, failed_row, read_census, with_extents
-from fuscoc_runtime.plan.device import has_kernels
-from fuscoc_runtime.plan.device.source import (
-    ListedByKernels,
-    describe_placed,
-    list_placed,
-    place_points,
-)
-from fuscoc_runtime.plan.device.target import receive_placed
 from fuscoc_runtime.plan.flows import Int64Array, Shares
 from fuscoc_runtime.plan.forwarders import (
     Forwarding,
@@ -38,12 +28,12 @@ from fuscoc_runtime.plan.forwarders import (
     check_policy,
     node_pairs,
 )
-from fuscoc_runtime.plan.hops import order_copies
+from fuscoc_runtime.plan.hops import Copies, order_copies
 from fuscoc_runtime.plan.network import plan_network_hop
-from fuscoc_runtime.plan.points import sort_points
+from fuscoc_runtime.plan.points import SortedPoints, sort_points
 from fuscoc_runtime.plan.receive import Arriving, any_wrong_slot, check_slots, receive
-from fuscoc_runtime.plan.send import Described, Listed, ListedByTensors, describe, list_copies
-from fuscoc_runtime.plan.slots import SlotLayout, lay_out_slots
+from fuscoc_runtime.plan.send import Described, Listed, describe, list_copies
+from fuscoc_runtime.plan.slots import lay_out_slots
 from fuscoc_runtime.plan.types import (
     BufferRows,
     DescriptorList,
@@ -87,15 +77,15 @@ def plan_with_weights(
     prepared = attempt(ctx.rank, lambda: _prepare(ctx, points))
     if isinstance(prepared, FuscoRuntimeError):
         return (yield from _fail(ctx, prepared))
-    gathered = yield StartGather(with_extents(ctx, points, prepared.row))
-    prepared.place()
+    ordered, copies, row = prepared
+    gathered = yield StartGather(with_extents(ctx, points, row))
     census = yield from read_census(ctx, points, gathered().numpy())
     slots = lay_out_slots(ctx, census)
     shares, wire = plan_network_hop(ctx, census)
-    listed = prepared.list(census)
+    listed = list_copies(ctx, points, ordered, copies, census)
     lists = _sending(ctx, listed, shares, census)
-    forwarding = yield from assign_forwarders(ctx, listed.remote_row, census, shares)
-    described = _describe(ctx, listed, slots, census, forwarding, shares)
+    forwarding = yield from assign_forwarders(ctx, listed.hops.remote.row, census, shares)
+    described = describe(ctx, listed, slots, census, forwarding, shares.rows[ctx.rank])
     words, forwards, arrived = yield from _tell(ctx, described, census, forwarding, weights)
     if ctx.program.target.kind == "dense":
         yield from _agree_on_slots(ctx, census, words)
@@ -109,10 +99,7 @@ def plan_with_weights(
         int(slots.slots[ctx.rank]),
         wire.receive.num_rows,
     )
-    by_kernels = isinstance(listed, ListedByKernels)
-    received, row_index = (receive_placed if by_kernels else receive)(
-        ctx, words, forwards, arriving
-    )
+    received, row_index = receive(ctx, words, forwards, arriving)
     sizes = buffer_rows(ctx, census, shares, forwarding.pairs, slots.rows)
     plan = RankPlan(
         rank=ctx.rank,
@@ -142,31 +129,14 @@ def _fail(ctx: PlanContext, error: FuscoRuntimeError) -> Generator[Request, Any,
     raise error
 
 
-@dataclass(frozen=True, eq=False)
-class _Prepared:
-    """What a rank plans before it meets the others: its row of the census, what to do while that
-    travels, and what will list its copies."""
-
-    row: Tensor
-    place: Callable[[], None]
-    list: Callable[[Census], Listed]
-
-
-def _prepare(ctx: PlanContext, points: Points) -> _Prepared:
+def _prepare(ctx: PlanContext, points: Points) -> tuple[SortedPoints, Copies, Tensor]:
+    """What a rank plans before it meets the others, and its row of the census."""
     error = check_policy(ctx)
     if error is not None:
         raise error
-    if has_kernels(ctx, len(points.columns["rank"])):
-        placed = place_points(ctx, points)
-        return _Prepared(placed.row, placed.place, lambda census: list_placed(ctx, placed, census))
     ordered = sort_points(ctx, points)
     copies = order_copies(ctx, ordered)
-    row = count_points(ctx, points, ordered, copies)
-
-    def listing(census: Census) -> Listed:
-        return list_copies(ctx, points, ordered, copies, census)
-
-    return _Prepared(row, lambda: None, listing)
+    return ordered, copies, count_points(ctx, points, ordered, copies)
 
 
 def _sending(
@@ -178,22 +148,6 @@ def _sending(
         return {"net_send": net_send}
     sources = {name: column for name, column in net_send.items() if name != "dst_row"}
     return hand_over(ctx, shares, _num_direct(ctx, census), sources)
-
-
-def _describe(
-    ctx: PlanContext,
-    listed: Listed,
-    slots: SlotLayout,
-    census: Census,
-    forwarding: Forwarding,
-    shares: Shares,
-) -> Described:
-    """Slots, and what the other ranks have to know, by kernels or by tensors."""
-    arguments = slots, census, forwarding, shares.rows[ctx.rank]
-    if isinstance(listed, ListedByKernels):
-        return describe_placed(ctx, listed, *arguments)
-    assert isinstance(listed, ListedByTensors)
-    return describe(ctx, listed, *arguments)
 
 
 def _tell(

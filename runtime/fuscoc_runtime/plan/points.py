@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.plan.arrays import stable_order
 from fuscoc_runtime.plan.explain import explain_index, explain_overlap
 from fuscoc_runtime.plan.types import PlanContext, Points
 
@@ -49,7 +50,8 @@ def sort_points(ctx: PlanContext, points: Points) -> SortedPoints:
     rank, source = points.columns["rank"], points.columns["source"]
     end = len(rank) * num_ranks  # behind every pair: there are no more sources than points
     key = torch.where(rank >= 0, source * num_ranks + rank, end)
-    pair, point = torch.sort(key, stable=True)
+    point = stable_order(key, end + 1)
+    pair = key[point]
     live = pair < end
     values = points.columns["key" if target.kind == "packed" else "slot"]
     sorted_points = LivePoints(
@@ -62,12 +64,7 @@ def count_bad(ctx: PlanContext, points: Points) -> Tensor:
     """int64 [1]: points whose key or rank does not exist, and segments that begin where another one
     does, if they must not."""
     bad = (points.columns["rank"] < -1).sum(dtype=torch.int64).view(1)
-    return bad + count_again(points) if ctx.program.relation.apart else bad
-
-
-def count_again(points: Points) -> Tensor:
-    """int64 []: segments that begin where another one does."""
-    return _beginning_again(points)[1].sum(dtype=torch.int64)
+    return bad + _beginning_again(points)[1].sum() if ctx.program.relation.apart else bad
 
 
 def check_points(ctx: PlanContext, points: Points) -> FuscoRuntimeError | None:

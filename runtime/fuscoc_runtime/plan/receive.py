@@ -95,8 +95,9 @@ def target_lists(
     is_lead, place = word >= 0, iota(slot)
     end = place + count(place + word.clamp(max=0), len(slot))
     # Leads first, of which those of this node come before the others; then further points.
-    is_near = (place >= near.start) & (place < near.stop)
-    order = stable_order(torch.where(is_lead, torch.where(is_near, 0, 1), 2))
+    kind = torch.ones_like(word)
+    kind[near.start : near.stop].zero_()
+    order = stable_order(kind.masked_fill_(~is_lead, 2), 3)
     peer, row = word % m, word // m
 
     def groups(begin: Tensor) -> DescriptorList:

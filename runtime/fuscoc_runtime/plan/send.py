@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -32,43 +31,18 @@ def net_send(addresses: Mapping[str, Tensor], row_source: Tensor) -> DescriptorL
     return {**columns, "dst_row": iota(row_source)}
 
 
-class Listed(Protocol):
+@dataclass(frozen=True, eq=False)
+class Listed:
     """What a rank knows of its copies when it knows the counts of all ranks.
 
-    ``net_send``: the list; ``addresses``: where every source is, by column. ``row_source``: int64
-    [num_rows], the source of every network row; ``remote_row``: int64 [num_remote_pairs], the row
-    of every remote pair, both as in ``Hops``.
+    ``net_send``: the list; ``addresses``: where every source is, by column; ``live``: the points
+    that move; ``hops``: their copies.
     """
-
-    @property
-    def net_send(self) -> DescriptorList: ...
-
-    @property
-    def addresses(self) -> dict[str, Tensor]: ...
-
-    @property
-    def row_source(self) -> Tensor: ...
-
-    @property
-    def remote_row(self) -> Tensor: ...
-
-
-@dataclass(frozen=True, eq=False)
-class ListedByTensors:
-    """``Listed``, and what it was made of."""
 
     net_send: DescriptorList
     addresses: dict[str, Tensor]
     live: LivePoints
     hops: Hops
-
-    @property
-    def row_source(self) -> Tensor:
-        return self.hops.row_source
-
-    @property
-    def remote_row(self) -> Tensor:
-        return self.hops.remote.row
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,17 +64,17 @@ class Described:
 
 def list_copies(
     ctx: PlanContext, points: Points, ordered: SortedPoints, copies: Copies, census: Census
-) -> ListedByTensors:
+) -> Listed:
     """Cut the sorted points and their copies to what the census says."""
     live = ordered.first(int(census.points[ctx.rank].sum()))
     hops = list_hops(live, copies, census.num_copies(ctx.topology, ctx.rank))
     addresses = source_addresses(ctx, points.columns)
-    return ListedByTensors(net_send(addresses, hops.row_source), addresses, live, hops)
+    return Listed(net_send(addresses, hops.row_source), addresses, live, hops)
 
 
 def describe(
     ctx: PlanContext,
-    listed: ListedByTensors,
+    listed: Listed,
     layout: SlotLayout,
     census: Census,
     forwarding: Forwarding,
@@ -156,7 +130,7 @@ def source_terms(hops: Hops, num_sources: int) -> DescriptorList:
     return {
         "term_begin": end - counts,
         "term_end": end,
-        "term_row": stable_order(row_source),
+        "term_row": stable_order(row_source, num_sources),
     }
 
 
@@ -198,12 +172,11 @@ def describe_points(
     m = ctx.topology.ranks_per_node
     lead = torch.cat([hops.direct.lead, hops.remote.lead])
     writer = torch.zeros_like(live.point)
-    writer[lead] = 1
-    place = iota(live.point)
-    writer = torch.where(writer > 0, place, 0).cummax(0).values - place
+    writer[lead] = lead
+    writer = writer.cummax(0).values - iota(live.point)
     writer[hops.direct.lead] = iota(hops.direct.lead) * m + ctx.topology.local_rank(ctx.rank)
     writer[hops.remote.lead] = served.position * m + served.forwarder % m
-    order = stable_order(live.rank)
+    order = stable_order(live.rank, ctx.topology.num_ranks)
     words = torch.stack([slots.point_slot, writer, live.source][: word_width(ctx)], dim=1)
     return order, words[order]
 

@@ -101,15 +101,10 @@ def assign_slots(ctx: PlanContext, live: LivePoints, layout: SlotLayout, census:
     shift, *keys = upload([layout.first - before(census.keys[ctx.rank]), *host], ctx.device)
     if ctx.program.target.kind == "dense":
         return Slots(live.target, *keys)
-    order = stable_order(live.target)
+    order = stable_order(live.target, ctx.program.target.num_keys)
     slot = torch.empty_like(order)
     slot[order] = iota(order) + shift[live.target[order]]
     return Slots(slot, *keys)
-
-
-def rank_rows(ctx: PlanContext, census: Census) -> Int64Array:
-    """int64 [R]: the first row of a compact target that this rank's segments get at every rank."""
-    return np.asarray(census.pairs[: ctx.rank].sum(axis=0))
 
 
 def assign_rows(ctx: PlanContext, live: LivePoints, slots: Slots, census: Census) -> Tensor:
@@ -120,8 +115,9 @@ def assign_rows(ctx: PlanContext, live: LivePoints, slots: Slots, census: Census
     """
     if not ctx.program.is_compact:
         return slots.point_slot
-    [shift] = upload([rank_rows(ctx, census) - before(census.pairs[ctx.rank])], ctx.device)
-    order = stable_order(live.rank)
+    first = census.pairs[: ctx.rank].sum(axis=0)
+    [shift] = upload([first - before(census.pairs[ctx.rank])], ctx.device)
+    order = stable_order(live.rank, ctx.topology.num_ranks)
     row = torch.empty_like(order)
     row[order] = differs(live.pair)[order].cumsum(0) - 1 + shift[live.rank[order]]
     return row

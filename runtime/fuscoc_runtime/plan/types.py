@@ -28,8 +28,7 @@ class PlanContext:
     """Who plans what, where. ``device`` is the compute device: all lists live there.
 
     ``model``: the wires that ``balance auto`` reckons with, equal on all ranks; default
-    ``links.cost_model``. ``kernels``: whether kernels plan where there are some for it; default on
-    CUDA. The plans are the same.
+    ``links.cost_model``.
     """
 
     shuffle: ShuffleSpec
@@ -37,7 +36,6 @@ class PlanContext:
     rank: int
     device: torch.device = CPU
     model: CostModel | None = None
-    kernels: bool | None = None
 
     @property
     def program(self) -> Program:
