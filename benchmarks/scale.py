@@ -8,10 +8,10 @@ further. So what every rank counts, and what it sends to this one, follows from 
 while counts still differ by rank and node. Up to 64 ranks the same plan is made with all ranks in
 lockstep, and has to be equal in all that is counted.
 
-Times are a processor's, without those of other work beside it, and descriptor lists are made by
-tensor operations; on GPUs kernels make them, and what is left for the host is ``counts``, ``slots``
-and ``network``. Every step has the exponent of its growth, fitted over the four largest sizes: 1 is
-linear in the ranks.
+Times are a processor's, without those of other work beside it. Descriptor lists are made by tensor
+operations; where a GPU carries these out, what is left for the host is ``counts``, ``slots`` and
+``network``, and to launch some 140 of them. Every step has the exponent of its growth, fitted over
+the four largest sizes: 1 is linear in the ranks.
 """
 
 from __future__ import annotations
@@ -334,7 +334,8 @@ def render(results: Sequence[Result], num_tokens: int, machine: str) -> str:
         f"keys, nodes of {RANKS_PER_NODE}, `balance none`; one rank plans, the others are faked. "
         "Medians of processor time",
         f"({machine}, torch {torch.__version__}, Python "
-        f"{platform.python_version()}). On GPUs kernels make the lists.",
+        f"{platform.python_version()})."
+        " On GPUs the host but launches what makes the lists.",
         "",
         "| step | is |",
         "|---|---|",
