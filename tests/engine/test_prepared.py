@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ class Rail:
 
     is_gone = False
 
-    def group(self) -> None:
+    def check(self) -> None:
         if self.is_gone:
             raise ClosedError("the process group")
 
@@ -57,7 +58,7 @@ def test_calls_have_numbers_of_their_own() -> None:
     for index, a in ((0, 7), (1, -8), (0, 1 << 62)):
         for turn in (Turn(STREAM), Turn(STREAM, before_on=4, before=3, awaited=5, ended=6, told=7)):
             driver.notes.clear()
-            call.submit(index, *turn, 3, a)
+            call.submit(index, turn, (3, a))
             whole = expected(KINDS, {**VALUES[index], "a": a}, 0)
             if turn.ended:
                 whole = [*BEGUN, *whole, ("record", 6, STREAM), ("record", 7, STREAM)]
@@ -66,8 +67,39 @@ def test_calls_have_numbers_of_their_own() -> None:
 
 def test_a_turn_is_not_that_of_the_call_before() -> None:
     call, _ = prepared()
-    call.submit(0, *Turn(STREAM, awaited=5, ended=6), 3, 7)
+    call.submit(0, Turn(STREAM, awaited=5, ended=6), (3, 7))
     assert [*call.fill(0, [3, 8])[: len(Turn())]] == [*Turn()]
+
+
+@pytest.mark.parametrize(("word", "error"), [(1 << 63, OverflowError), (None, TypeError)])
+def test_what_is_no_word_is_not_handed_over(word: Any, error: type[Exception]) -> None:
+    call, driver = prepared()
+    with pytest.raises(error):
+        call.submit(0, Turn(STREAM), (3, word))
+    assert driver.notes == []
+
+
+def test_other_threads_go_on() -> None:
+    """While the driver takes its time, as where a stream is full."""
+    _, driver = prepared()
+    sleep = ctypes.CDLL(None).usleep
+    driver.calls.record = ctypes.cast(sleep, ctypes.c_void_p).value
+    found = CommandList(CPU, [], VARIED)
+    found.native = NativeList([], found.names, driver.calls)
+    call, turns, is_over = Prepared(found, [{}], VARIED), [0], threading.Event()
+
+    def count() -> None:
+        while not is_over.wait(1e-3):
+            turns[0] += 1
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    before = turns[0]
+    call.submit(0, Turn(STREAM, ended=300_000), (3, 7))
+    meanwhile = turns[0] - before
+    is_over.set()
+    thread.join()
+    assert meanwhile > 5
 
 
 def test_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,15 +112,15 @@ def test_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         call, driver = prepared(rails, good)
         with pytest.raises(kind, match=said):
-            call.submit(0, *Turn(STREAM), 3, 7)
+            call.submit(0, Turn(STREAM), (3, 7))
         assert driver.notes
 
 
 def test_nothing_is_posted_to_a_group_that_is_gone() -> None:
     call, driver = prepared(rail := Rail())
-    call.submit(0, *Turn(STREAM), 3, 7)
+    call.submit(0, Turn(STREAM), (3, 7))
     driver.notes.clear()
     rail.is_gone = True
     with pytest.raises(ClosedError):
-        call.submit(0, *Turn(STREAM), 3, 7)
+        call.submit(0, Turn(STREAM), (3, 7))
     assert driver.notes == []

@@ -13,8 +13,9 @@ from benchmarks import scale_fixed
 from benchmarks.moe_cases import spec
 from benchmarks.scale_fixed import MODEL, Opened
 
-FUNCTIONS = 15
-"""Of Python; each takes the host a microsecond or two that has run other code in between."""
+FUNCTIONS, FUNCTIONS_BACK = 15, 10
+"""Of Python, of a dispatch and of a combine. Those of one are code and data that a host which has
+run other code in between has to fetch."""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def test_calls_run_through_few_functions(opened: Opened) -> None:
     found, names = called(opened.dispatch)
     assert len(names) <= FUNCTIONS, names
     _, names = called(lambda: opened.combine(*found))
-    assert len(names) <= FUNCTIONS, names
+    assert len(names) <= FUNCTIONS_BACK, names
 
 
 def test_all_is_handed_over(opened: Opened) -> None:

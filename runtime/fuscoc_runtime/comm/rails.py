@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.distributed.distributed_c10d import _world
 
 from fuscoc_runtime.comm.communicators import Listener, abort, communicator_of, listen
 from fuscoc_runtime.comm.crossings import post
@@ -261,9 +262,15 @@ class Rails:
         """
         known = self._lanes[lane]
         group = known() if known is not None else None
-        if group is None or dist.GroupMember.WORLD is None:
+        if group is None or _world.default_pg is None:
             raise ClosedError("the process group")
         return group
+
+    def check(self) -> None:
+        """Raise if the ranks' group has been destroyed, as `group` does; in fewer steps."""
+        known = self._lanes[0]
+        if known is None or known() is None or _world.default_pg is None:
+            self.group()
 
     def under_way(self) -> int:
         """Which exchange the device is waiting for, by its number; 0 if for none."""

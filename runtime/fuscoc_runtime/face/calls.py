@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.compiler import is_dynamo_compiling
 
 from fuscoc_runtime.engine.ends import Event
 from fuscoc_runtime.engine.handle import Handle
@@ -55,12 +54,8 @@ def dispatch(
     async_op: bool,
     after: torch.cuda.Event | None,
 ) -> Any:
-    """``Shuffle.dispatch``: rows and handle, and an event with ``async_op``."""
-    repeats = executor.repeats
-    if repeats is not None and handle is None and after is None and not is_dynamo_compiling():
-        done = repeats.dispatch(fields, named, async_op)
-        if done is not None:
-            return done
+    """``Shuffle.dispatch`` of one that repeats none: rows and handle, and an event with
+    ``async_op``."""
     _check_after(executor, after, async_op)
     fields, named = as_reals(executor.spec.declared.source.fields, fields, named)
 
@@ -187,12 +182,7 @@ def combine(
     async_op: bool,
     after: torch.cuda.Event | None,
 ) -> Any:
-    """``Shuffle.combine``: the result, and an event with ``async_op``."""
-    repeats = executor.repeats_back
-    if repeats is not None and not inputs and after is None and not is_dynamo_compiling():
-        done = repeats.combine(rows, handle, async_op)
-        if done is not None:
-            return done
+    """``Shuffle.combine`` of one that repeats none: the result, and an event with ``async_op``."""
     _check_after(executor, after, async_op)
     specs = executor.spec.back.declared.source.fields
     rows = rows_as_reals(specs, rows)

@@ -9,6 +9,7 @@ from typing import Any, Literal, NoReturn, Self
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from fuscoc_runtime.comm.group import Group, process_group
 from fuscoc_runtime.engine.handle import refuse_to_pickle
@@ -238,7 +239,13 @@ class Shuffle:
         it. If this rank raises InputError, the others go on without its rows. Without, inside one
         node of GPUs, that is so for a dispatch with a ``handle``: then nothing is moved.
         """
-        return calls.dispatch(self._held or self._executor, fields, named, handle, async_op, after)
+        executor = self._held or self._executor
+        repeats = executor.repeats
+        if repeats is not None and handle is None and after is None and not is_dynamo_compiling():
+            done = repeats.dispatch(fields, named, async_op)
+            if done is not None:
+                return done
+        return calls.dispatch(executor, fields, named, handle, async_op, after)
 
     def dispatch_fresh(
         self, *fields: Tensor, handle: AnyHandle | None = None, **named: Any
@@ -279,7 +286,13 @@ class Shuffle:
                 ``check`` raises RefusedCallError.
             HopTimeoutError: a rank ended or did not come in time.
         """
-        return calls.combine(self._held or self._executor, rows, handle, inputs, async_op, after)
+        executor = self._held or self._executor
+        repeats = executor.repeats_back
+        if repeats is not None and not inputs and after is None and not is_dynamo_compiling():
+            done = repeats.combine(rows, handle, async_op)
+            if done is not None:
+                return done
+        return calls.combine(executor, rows, handle, inputs, async_op, after)
 
     def capacity_for(self, num_sources: int) -> int:
         """Slots that a rank needs if no rank dispatches more than ``num_sources`` source segments,

@@ -36,6 +36,34 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
+class _Method(ctypes.Structure):
+    """PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", _ADDRESS),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+_FASTCALL = 0x80
+_method = _Method(b"submit_words", None, _FASTCALL, None)  # the function that is made names it
+
+
+@cache
+def submit_words() -> Callable[..., int]:
+    """``submit_words(list, call, *words)``: write ``words``, which fit 64 bits, to the address of a
+    ``call``, and hand it over with the ``list`` at that address. 0, or what has failed
+    (`NativeList.failure`). The interpreter's lock is given up meanwhile. Raises BuildError."""
+    _method.function = ctypes.cast(library().fuscoc_submit_words, _ADDRESS).value
+    new = ctypes.PYFUNCTYPE(ctypes.py_object, _ADDRESS, _ADDRESS, _ADDRESS)
+    made: Callable[..., int] = new(("PyCFunction_NewEx", ctypes.pythonapi))(
+        ctypes.addressof(_method), None, None
+    )
+    return made
+
+
 def prepare(exchanges: bool) -> None:
     """Load what carries out lists, with ``exchanges`` or without.
 

@@ -98,7 +98,7 @@ class NodeEngine:
             self._own_keys = self.local_keys({})
         self.held = 0  # the ticket of the latest dispatch that was not captured
         self._newest = 0  # the ticket of the latest dispatch,
-        self._out_of_step = 0  # and of that before a combine whose handle was none
+        self.out_of_step = 0  # and of that before a combine whose handle was none
         self.limits = node.limits
         self.order = call_order(device)
         self.windows = [storage_of(rows) for rows in node.rows]
@@ -274,7 +274,7 @@ class NodeEngine:
     def can_combine(self, handle: NodeHandle) -> bool:
         """Whether a handle of this shuffle tells what peers combine."""
         entry = self.current(handle.launched).entry
-        is_old = entry.ticket <= self._out_of_step
+        is_old = entry.ticket <= self.out_of_step
         return not (is_old or self.is_closed) and self.node.rings.is_live(entry)
 
     def is_live(self, launched: Launched) -> bool:
@@ -403,7 +403,7 @@ class NodeEngine:
         ):
             return
         if not isinstance(handle, NodeHandle) or handle.engine is not self:
-            self._out_of_step = self._newest
+            self.out_of_step = self._newest
             # Inside a node the peers find that out; between nodes they wait for what is not posted.
             self.node.is_out_of_step = self.node.rails is not None
         elif self.can_combine(handle):

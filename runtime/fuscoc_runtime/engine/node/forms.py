@@ -32,6 +32,8 @@ class Form:
             it is enabled.
     """
 
+    __slots__ = "_check", "_distinct", "_places", "fits", "key", "requires_grad"
+
     def __init__(self, key: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:
         self.key, self.requires_grad = key, any(each.requires_grad for each in tensors)
         places = {id(each): place for place, each in enumerate(tensors)}
@@ -64,18 +66,32 @@ T = TypeVar("T", bound=Formed)
 class Known(Generic[T]):
     """What is known of calls of several forms."""
 
+    __slots__ = ("_latest",)
+
     def __init__(self) -> None:
         self._latest: tuple[T, ...] = ()  # is replaced at once: threads may ask at any time
 
     def find(self, key: tuple[Any, ...], tensors: Sequence[Any]) -> T | None:
         """Of arguments like these; None if autograd has to see them."""
-        for place, each in enumerate(latest := self._latest):
+        latest = self._latest
+        if not latest:
+            return None
+        found = latest[0]
+        form = found.form
+        if form.key != key or not form.fits(*tensors):
+            return self._find_other(latest, key, tensors)
+        return None if form.requires_grad and torch.is_grad_enabled() else found
+
+    def _find_other(
+        self, latest: tuple[T, ...], key: tuple[Any, ...], tensors: Sequence[Any]
+    ) -> T | None:
+        """Among those that have not been found latest."""
+        for place, each in enumerate(latest[1:], start=1):
             form = each.form
             if form.key == key and form.fits(*tensors):
                 if form.requires_grad and torch.is_grad_enabled():
                     return None
-                if place:
-                    self._latest = (each, *latest[:place], *latest[place + 1 :])
+                self._latest = (each, *latest[:place], *latest[place + 1 :])
                 return each
         return None
 
@@ -97,15 +113,12 @@ def are_plain(tensors: Sequence[Any], may_require_grad: Any = None) -> bool:
     )
 
 
-NOWHERE = range(0)
-
-
 def addresses(tensors: Sequence[Tensor], beyond: range) -> tuple[int, ...] | None:
     """Of tensors of a known form; None if one does not lie as kernels read it, or not ``beyond``
     these addresses."""
-    found = tuple(map(_data_ptr, tensors))
+    found, begin, end = tuple(map(_data_ptr, tensors)), beyond.start, beyond.stop
     for each in found:
-        if not each or each % ALIGNMENT or each in beyond:
+        if not each or each % ALIGNMENT or begin <= each < end:  # a range looks at more numbers
             return None
     return found
 

@@ -13,7 +13,7 @@ from fuscoc_runtime.kernels.commands import (
     Numbers,
     Turn,
     as_numbers,
-    library,
+    submit_words,
 )
 from fuscoc_runtime.kernels.nccl import NcclError
 
@@ -23,6 +23,8 @@ NO_TURN = Turn()
 class Prepared:
     """Calls of a list of commands, whose numbers are filled in once for every entry of the ring of
     handles, but for those that vary (`CommandList`)."""
+
+    __slots__ = "_at", "_calls", "_commands", "_enqueue", "_numbers", "_rails", "_write"
 
     def __init__(
         self,
@@ -37,14 +39,17 @@ class Prepared:
         assert names[:count] == tuple(varied)
         missing = {*names[count:]} - values[0].keys()
         assert not missing, missing
-        self._commands, self._rails, self._native = commands, rails, commands.native
+        self._commands, self._rails = commands, rails
         self._numbers = [
             as_numbers([*[0] * count, *(each[name] for name in names[count:])]) for each in values
         ]
         self._write = Struct(f"{TURN_WORDS + count}q").pack_into
-        if self._native is not None:
-            self._at, self._enqueue = self._native.at, library().fuscoc_submit
-            self._calls = [ctypes.c_void_p(ctypes.addressof(each)) for each in self._numbers]
+        # Where C finds the list and calls; without it, the calls.
+        self._at: int | None = None
+        self._calls, self._enqueue = [*range(len(values))], self._carry_out
+        if commands.native is not None:
+            self._at, self._enqueue = commands.native.at.value, submit_words()
+            self._calls = [ctypes.addressof(each) for each in self._numbers]
 
     def fill(self, index: int, varied: Sequence[int]) -> Numbers:
         """The numbers of a call into that entry's memory, until the next one of it is filled."""
@@ -52,25 +57,32 @@ class Prepared:
         self._write(numbers, 0, *NO_TURN, *varied)
         return numbers
 
-    def submit(self, index: int, *words: int) -> None:
-        """Enqueue a call into that entry's memory: ``words`` are those of its `Turn`, whose stream
-        captures nothing, and the numbers that vary. On the CPU there are no streams.
+    def submit(self, index: int, turn: Sequence[int], varied: Sequence[int]) -> None:
+        """Enqueue a call into that entry's memory: ``turn`` are the words of its `Turn`, whose
+        stream captures nothing. On the CPU there are no streams.
 
         Raises:
             as `Rails.submit`, or `CommandList.submit` without rails.
         """
+        if self._rails is not None:
+            self._rails.check()
+        if failed := self._enqueue(self._at, self._calls[index], *turn, *varied):
+            raise self._failure(failed)
+
+    def _carry_out(self, _: int | None, index: int, *words: int) -> int:
+        """By Python."""
         self._write(numbers := self._numbers[index], 0, *words)
-        rails, native = self._rails, self._native
-        if native is None:
-            if rails is None:
-                self._commands.submit(numbers)
-            else:
-                rails.submit(self._commands, numbers)
-            return
-        if rails is not None:
-            rails.group()  # raises if that is gone
-        if failed := self._enqueue(self._at, self._calls[index]):
-            error = native.failure(failed)
-            if rails is not None and isinstance(error, NcclError):
-                raise rails.explained(error) from error
-            raise error
+        if self._rails is None:
+            self._commands.submit(numbers)
+        else:
+            self._rails.submit(self._commands, numbers)
+        return 0
+
+    def _failure(self, failed: int) -> Exception:
+        assert self._commands.native is not None
+        error = self._commands.native.failure(failed)
+        if self._rails is None or not isinstance(error, NcclError):
+            return error
+        explained = self._rails.explained(error)
+        explained.__cause__ = error
+        return explained

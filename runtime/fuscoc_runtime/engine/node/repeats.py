@@ -9,28 +9,32 @@ forms do not tell; addresses are all that its commands are given anew.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import itemgetter
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._dynamo import guards
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
+from fuscoc_runtime.engine.arguments import ALIGNMENT
 from fuscoc_runtime.engine.ends import CallEnd, Ends, Event
 from fuscoc_runtime.engine.node.engine import NodeEngine
-from fuscoc_runtime.engine.node.forms import NOWHERE, Form, Known, addresses, are_plain
+from fuscoc_runtime.engine.node.forms import Form, Known, addresses, are_plain
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.prepared import NO_TURN, Prepared
 from fuscoc_runtime.engine.node.rings import Launched, RingEntry, ring_size
 from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.observer import Observer
-from fuscoc_runtime.engine.weights import version
+from fuscoc_runtime.engine.weights import UNKNOWN
 from fuscoc_runtime.errors import HopTimeoutError, NetworkError
 from fuscoc_runtime.kernels.commands import Turn
 
+_increment_version = torch._C._increment_version
+_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _Parts = tuple[Any, ...]
 """Of `Launched` all but its entry."""
 
@@ -66,12 +70,13 @@ class _Reply:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Combine:
-    """What combines of one form have in common; ``like`` has the form of the result, which takes
-    ``num_bytes``."""
+    """What combines of one form have in common: their results, of ``num_bytes``, too."""
 
     form: Form
     prepared: Prepared
-    like: Tensor
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
     num_bytes: int
 
 
@@ -96,7 +101,7 @@ class Repeats:
 
     def __init__(self, engine: NodeEngine, node: TritonNode, observer: Observer) -> None:
         self._engine, self._node, self._order = engine, node, engine.order
-        self._watch, self._observer = engine.watch, observer
+        self._watch, self._observer, self._rings = engine.watch, observer, node.rings
         self._weight = engine.shuffle.back.program.weight
         self._dispatches = Known[_Dispatch]()
         self._combines = Known[_Combine]()
@@ -106,7 +111,11 @@ class Repeats:
         # All rows that are lent share its count of changes.
         self._lent = () if self.window.is_inference() else (self.window,)
         self._own_window, *_ = engine.windows
+        self._lowest = min(each.start for each in engine.windows)
+        self._highest = max(each.stop for each in engine.windows)
         device = engine.members.device
+        # By what compiled code calls: past torch's dispatcher, which costs more than the memory.
+        self._empty = getattr(guards, f"_empty_strided_{device.type}")
         if device.type == "cuda":
             self._watch_streams(Ends(device))
 
@@ -115,13 +124,12 @@ class Repeats:
     ) -> tuple[Any, ...] | None:
         """What ``Shuffle.dispatch`` returns, without an earlier handle. ``is_beside``: on the
         stream of asynchronous calls."""
-        started = time.perf_counter()
+        started = perf_counter()
         tensors = (*positional, *named.values())
         known = self._dispatches.find((len(positional), *named), tensors)
         if known is None:
             return None
-        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-        if hooks is not None and torch.is_grad_enabled():
+        if _hooks(True) is not None and torch.is_grad_enabled():
             return None  # rows are views of a window, which these would save unchecked
         at = addresses(tensors, self._own_window)
         if at is None:
@@ -135,9 +143,9 @@ class Repeats:
             entry = self._node.rings.next(False)
             index = entry.index
             launched = Launched(entry, *known.parts[index])
-            torch._C._increment_version(self._lent)
+            _increment_version(self._lent)
             try:
-                known.prepared.submit(index, *turn, entry.ticket, *known.order((0, *at)))
+                known.prepared.submit(index, turn, (entry.ticket, *known.order((0, *at))))
             except (HopTimeoutError, NetworkError) as error:
                 engine.lose(error)
                 raise
@@ -210,44 +218,44 @@ class Repeats:
 
     def combine(self, rows: Any, handle: Any, is_beside: bool) -> Any:
         """What ``Shuffle.combine`` returns, of rows in all slots."""
-        started = time.perf_counter()
+        started = perf_counter()
         if type(handle) is not NodeHandle:
             return None
         if handle.reply is not None:
             handle = handle.reply
         engine, launched = self._engine, handle.launched
-        if handle.engine is not engine:
-            return None
         sent = launched.sent or launched
-        key = handle.source_shapes[self._field], sent.num_sources
-        known = self._combines.find(key, (rows,))
-        if known is None or not engine.can_combine(handle):
+        # Handles of dispatches of one form share their shapes.
+        known = self._combines.find((handle.source_shapes, sent.num_sources), (rows,))
+        if known is None or handle.engine is not engine:
+            return None
+        entry = launched.entry  # as `NodeEngine.can_combine`
+        if entry.ticket <= engine.out_of_step or engine.is_closed or not self._rings.is_live(entry):
             return None
         for name, weight in handle.weights.items():
-            if weight.requires_grad or version(weight) != handle.versions[name]:
+            then = handle.versions[name]
+            if weight.requires_grad or (then != UNKNOWN and then != weight._version):
                 return None
-        at = addresses((rows,), NOWHERE)
-        if at is None:
+        at = rows.data_ptr()
+        if not at or at % ALIGNMENT:
             return None
-        entry, rows_ticket = launched.entry, 0
-        for window in engine.windows:
-            if at[0] in window:
-                rows_ticket = entry.ticket
-        if rows_ticket and rows_ticket != engine.held:
-            return None
-        result = torch.empty_like(known.like, memory_format=torch.contiguous_format)
-        weights, used = 0, [rows, result]
-        if launched.weights is not None:
-            weights = launched.weights.data_ptr()
-            used.append(launched.weights)
+        rows_ticket = 0
+        if self._lowest <= at < self._highest:
+            for window in engine.windows:
+                if at in window:
+                    rows_ticket = entry.ticket
+            if rows_ticket and rows_ticket != engine.held:
+                return None
+        result = self._empty(known.shape, known.strides, known.dtype)
+        weights = 0 if (weight := launched.weights) is None else weight.data_ptr()
         with self._order.lock:
-            begun = self._begin(is_beside, used)
+            begun = self._begin(is_beside, (rows, result, weight))
             if begun is None:
                 return None
             turn, end = begun
-            numbers = entry.ticket, rows_ticket, weights, *at, result.data_ptr(), known.num_bytes
+            varied = entry.ticket, rows_ticket, weights, at, result.data_ptr(), known.num_bytes
             try:
-                known.prepared.submit(entry.index, *turn, *numbers)
+                known.prepared.submit(entry.index, turn, varied)
             except (HopTimeoutError, NetworkError) as error:
                 engine.lose(error)
                 raise
@@ -262,16 +270,18 @@ class Repeats:
         num_sources = (launched.sent or launched).num_sources  # of this rank
         if not are_plain((rows,)) or 0 in shape or len(rows) != handle.num_slots:
             return
-        key = shape, num_sources
+        key = handle.source_shapes, num_sources
         if self._combines.find(key, (rows,)):
             return
         [field] = self._engine.shuffle.program.buffers["source"]
-        one = torch.empty(1, dtype=TORCH_DTYPES[field.dtype], device=self._engine.members.device)
+        like = torch.empty(shape, dtype=TORCH_DTYPES[field.dtype], device="meta")
         known = _Combine(
             Form(key, (rows,)),
             self._node.prepared_back(num_sources),
-            one.expand(shape),
-            one.nbytes * shape.numel(),
+            tuple(shape),
+            like.stride(),
+            like.dtype,
+            like.nbytes,
         )
         self._combines.remember(known)
 
@@ -279,30 +289,31 @@ class Repeats:
         self._ends = ends
         # The event that tells how far the caller's stream is.
         self._before, self._before_at = ends.take()
-        self._ended = self._order.ended
+        self._ended, self._device = self._order.ended, ends.device
+        self._whose, self._stream_of = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream
+        self._captures = torch._C._cuda_isCurrentStreamCapturing
 
     def _begin(
-        self, is_beside: bool, used: Sequence[Tensor]
+        self, is_beside: bool, used: Sequence[Tensor | None]
     ) -> tuple[tuple[int, ...], Event | None] | None:
         """The `Turn` of a call that uses these tensors, and the end of one that ``is_beside``. None
         if it is not to be made here and now, on the device of the engine."""
-        ends, ended = self._ends, self._ended
-        if ends is not None and (
-            torch._C._cuda_getDevice() != ends.device or torch._C._cuda_isCurrentStreamCapturing()
-        ):
+        ends = self._ends
+        if ends is not None and (self._whose() != self._device or self._captures()):
             return None
         if self._watch.loss is not None or self._node.is_out_of_step:
             self._engine.check_can_follow()
         if ends is None:
             return NO_TURN, Event() if is_beside else None
-        caller = torch._C._cuda_getCurrentRawStream(ends.device)
+        caller, ended = self._stream_of(self._device), self._ended
         if not is_beside:
             return (caller, 0, 0, ended if self._order.follows(caller) else 0, ended, 0), None
         self._observer.stream, stream = ends.stream, ends.address
         event, told = ends.take()
         awaited = ended if self._order.follows(stream) else 0
         turn = Turn(stream, caller, self._before_at, awaited, ended, told)
-        return turn, CallEnd(ends, event, told, caller, used)
+        held = [each for each in used if each is not None]
+        return turn, CallEnd(ends, event, told, caller, held)
 
 
 def _parts(launched: Launched, given: Tensor | None) -> _Parts:

@@ -47,12 +47,15 @@ class HandleRings:
 
     def __init__(self, num_handles: int) -> None:
         self._num_handles, self._size = num_handles, ring_size(num_handles)
-        self._numbers = {False: 0, True: 0}
-        self._tickets = 0
+        self._num_eager = self._num_captured = self._tickets = 0
 
     def next(self, captured: bool) -> RingEntry:
-        number = self._numbers[captured]
-        self._numbers[captured] += 1
+        if captured:
+            number = self._num_captured
+            self._num_captured += 1
+        else:
+            number = self._num_eager
+            self._num_eager += 1
         self._tickets = self._tickets % 0xFFFFFFFF + 1
         index = number % self._size + self._size * captured
         return RingEntry(index, self._tickets, number, captured)
@@ -60,7 +63,8 @@ class HandleRings:
     def is_live(self, entry: RingEntry) -> bool:
         """Whether the memory is still that of the dispatch, as far as the host knows: that of a
         captured one may also be taken by replays, which the device notices."""
-        return self._numbers[entry.captured] - entry.number <= self._num_handles
+        made = self._num_captured if entry.captured else self._num_eager
+        return made - entry.number <= self._num_handles
 
 
 @dataclass(eq=False, slots=True)  # as a `RingEntry`
