@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -283,16 +284,18 @@ def left_out(group: Any, artifact: str, **options: Any) -> None:
     shuffle.close()
 
 
-def out_of_memory(group: Any, artifact: str, most_bytes: int) -> list[str]:
-    """Windows of more than so many bytes cannot be mapped by the last rank: what is said of two
-    calls that need them. Smaller calls, handles and larger windows later are whole."""
+def out_of_memory(group: Any, artifact: str, fits: bool) -> list[str]:
+    """Windows larger than the first one, or any, cannot be mapped by the last rank: what is said of
+    two calls that need them. Calls as large as before, along routings so far too, and larger
+    windows later are whole."""
     shuffle = open_shuffle(group, artifact)
     last = shuffle.rank == shuffle.topology.num_ranks - 1
-    given = data_of(shuffle.rank, 2)
+    given = data_of(shuffle.rank, 20)
     rows, handle = shuffle.dispatch(**given)
-    held = by_slot(rows, handle)
-    large = partial(shuffle.dispatch, **data_of(shuffle.rank, 12))
-    map_file = SharedAllocator._map
+    held, map_file = by_slot(rows, handle), SharedAllocator._map
+    pages = -(-shuffle.engine.node.window_bytes // mmap.PAGESIZE)
+    most_bytes = pages * mmap.PAGESIZE * shuffle.topology.num_ranks * fits
+    large = partial(shuffle.dispatch, **data_of(shuffle.rank, 200))
 
     def scarce(self: SharedAllocator, file: str, nbytes: int) -> Any:
         if last and nbytes > most_bytes:
@@ -301,13 +304,14 @@ def out_of_memory(group: Any, artifact: str, most_bytes: int) -> list[str]:
 
     with mock.patch.object(SharedAllocator, "_map", scarce):
         said = [said_by(large)]
-        if most_bytes:  # else there is no window at all
+        if fits:  # else there is no window at all
             close(shuffle.combine(held, handle), summed(given))
+            assert torch.equal(by_slot(*shuffle.dispatch(given["x"], handle=handle)), held)
             run(shuffle, batch(shuffle.spec, [1] * shuffle.topology.num_ranks, 1), combines=1)
         said.append(said_by(large))
-    if most_bytes:
+    if fits:
         rows, new = large()
-        close(shuffle.combine(by_slot(rows, new), new), summed(data_of(shuffle.rank, 12)))
+        close(shuffle.combine(by_slot(rows, new), new), summed(data_of(shuffle.rank, 200)))
         shuffle.check()
     else:
         said += [said_by(call) for call in (large, partial(shuffle.combine, held, handle))]
@@ -333,7 +337,7 @@ def out_of_scratch(group: Any, artifact: str, **options: Any) -> str:
 
 
 def out_of_memory_alone(group: Any, artifact: str, fits: bool) -> list[str]:
-    """What a rank without peers says of two calls, if but the smallest window fits, or none."""
+    """What a rank without peers says of two calls, if but the window so far fits, or none."""
     shuffle = open_shuffle(group, artifact)
     node, given = shuffle.engine.node, data_of(0, 12)
     most_bytes = node.window_bytes * fits

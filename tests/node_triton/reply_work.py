@@ -15,6 +15,7 @@ from torch.nn.functional import embedding_bag
 from fuscoc_runtime.engine.node import exact as exact_node
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.handle import NodeHandle
+from fuscoc_runtime.errors import PreparationError
 from fuscoc_runtime.face.shuffle import Shuffle
 from tests.node_exact.rank_work import open_shuffle as open_exact
 from tests.node_triton.rank_work import open_shuffle, said_by
@@ -125,6 +126,22 @@ def questions(group: Any, artifact: str, is_fixed: bool, **options: Any) -> None
                 torch.testing.assert_close(sums[name], want)
             torch.testing.assert_close(ours.grad, plain.grad)
         shuffle.check()
+
+
+def no_answers(group: Any, artifact: str) -> list[str]:
+    """There is no memory for the answers to a dispatch, whose queries have come: what is said of
+    it, and of those of the dispatch before, which lay there, as answers; copies of them are."""
+    with open_exact(group, artifact) as shuffle:
+        parts = torch.arange(6).view(3, 2)
+        x = torch.randn(3, 3, generator=torch.Generator().manual_seed(shuffle.rank))
+        rows, handle = shuffle.dispatch(x, parts=parts)
+        held, error = rows.clone(), PreparationError(1, "no memory")
+        with mock.patch.object(shuffle.engine.reply.node, "follow", return_value=error):
+            said = [said_by(lambda: shuffle.dispatch(-x, parts=parts))]
+        said.append(said_by(lambda: shuffle.combine(rows, handle)))
+        shuffle.engine.members.meet("test")
+        torch.testing.assert_close(shuffle.combine(held, handle), 2 * x)
+    return said
 
 
 def _answer(rows: Tensor) -> dict[str, Tensor]:

@@ -49,6 +49,13 @@ def test_exact_sizes(pool: Pool, embedding: str) -> None:
     pool.run(reply_work.exact, 2, embedding, [(1, 2), (4, 0)])
 
 
+def test_rows_that_a_dispatch_without_answers_has_overwritten(pool: Pool) -> None:
+    text = QUERIES.replace("ALIGN", "").replace("of answer", "of query")
+    for said in pool.run(reply_work.no_answers, 2, str(artifact(text).path)):
+        assert "no memory" in said[0]
+        assert "is what dispatch 1 returned, where dispatch 2 has put its own rows" in said[1]
+
+
 @pytest.mark.nightly
 def test_calls_that_kernels_leave_out(pool: Pool, embedding: str) -> None:
     pool.run(reply_work.left_out, 2, embedding)

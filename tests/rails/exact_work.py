@@ -176,6 +176,25 @@ def too_large(group: Any, artifact: str, topology: str) -> list[type]:
     return kinds
 
 
+def slabs_again(group: Any, artifact: str, topology: str) -> list[tuple[type, int, bool]]:
+    """Calls in slabs behind one whose rows were too many for them: small ones, and then the largest
+    that slabs carry. Of each what its handle knows and its places, and whether slabs had room for
+    rows of as many before it."""
+    shuffle = open_shuffle(group, artifact, topology)
+    rank, node, found = shuffle.rank, shuffle.engine.node, []
+    most = node._sizes._sent(node._sizes.size_of(180))
+    with mock.patch.object(places, "MOST_SENT", most):
+        for number, tokens in enumerate([200, 1, 1, 1, 180]):
+            room = node._shared.with_rows
+            given = data_of(rank, tokens if rank == 0 else 1, number)
+            rows, handle = shuffle.dispatch(**given)
+            close(shuffle.combine(by_slot(rows, handle), handle), summed(given))
+            had = handle.known.work.places
+            found.append((type(handle.known), had, room >= had))
+    shuffle.check()
+    return found
+
+
 def a_refused_combine(group: Any, artifact: str, topology: str) -> tuple[list[str], list[int]]:
     """The last rank gives rows of a wrong shape: what is said on every rank, and which of its sums
     are lost. Whole calls follow."""

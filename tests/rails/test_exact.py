@@ -166,6 +166,18 @@ def test_calls_that_slabs_do_not_carry(pool: Pool, topology: str) -> None:
 
 
 @pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
+def test_slabs_grow_behind_calls_that_they_do_not_carry(pool: Pool, topology: str) -> None:
+    """There is memory for as many places, but not for rows of them."""
+    for found in pool.run(exact_work.slabs_again, RANKS[topology], path(SMALL), topology):
+        flowing, *small, large = found
+        assert flowing[0] is FlowKnown
+        assert small[-1][0] is RailKnown
+        assert small[-1][1] < large[1] < flowing[1]
+        assert large[0] is RailKnown
+        assert not large[2]
+
+
+@pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
 def test_a_combine_that_one_rank_refuses(pool: Pool, topology: str) -> None:
     """Sums that need its rows are lost, and every other call is whole."""
     num_ranks = RANKS[topology]

@@ -10,6 +10,7 @@ from fuscoc_runtime.engine.node.places import Places
 from fuscoc_runtime.engine.node.slabs import MOST_SENT, lay_out_slab
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
+from tests.static import specs as static
 
 TEXT = specs.routed("bf16", hidden=7168, keys=64, topk=8)
 COUNTS = st.integers(0, 1 << 20)
@@ -30,6 +31,21 @@ def test_sizes_are_enough_and_few(count: int) -> None:
     assert size % unit == 0
     assert sizes.size_of(size) == size  # memory for so many has room for as many again
     assert len({sizes.size_of(each) for each in range(4096, 8193)}) <= 9
+
+
+@given(COUNTS, COUNTS)
+def test_sizes_where_places_come_by_three(count: int, other: int) -> None:
+    """As where a row of a reply answers three segments: a call that has had places for so many is
+    not followed by one with more than there is memory for."""
+    artifact = static.artifact("embedding.fsc", rows=24, width=4, bag=3, parts=12)
+    shuffle = artifact.shuffle()
+    assert shuffle.node is not None
+    sizes = Places(shuffle, shuffle.node, Topology(2, 1))
+    unit, size = sizes.size_of(1), sizes.size_of(count)
+    assert unit % 3 == size % unit == 0
+    assert count <= size < max(count * 9 / 8, 1) + unit
+    for needed in (count, size, min(count, other)):
+        assert sizes.next(size, needed) <= size
 
 
 @given(COUNTS, COUNTS)

@@ -402,8 +402,8 @@ class ExactNode:
         collective. The ranks meet before they let go of the old one: a peer's kernels may still
         tell this rank that it has nothing to store.
 
-        Returns what is wrong if a rank has no memory for it, the same on all. Then the window is
-        the smallest, which the next call lets grow.
+        Returns what is wrong if a rank has no memory for it, the same on all. Then there is one of
+        the size that it had: calls along routings so far need no more, and do not let it grow.
         """
         held = self.limits
         limits = Limits(
@@ -416,7 +416,7 @@ class ExactNode:
         problem, rank = None, self._members.rank
         memory = attempt(rank, partial(self._new_memory, limits))
         if isinstance(memory, FuscoRuntimeError):
-            problem, memory = memory, attempt(rank, partial(self._new_memory, SMALLEST))
+            problem, memory = memory, attempt(rank, partial(self._new_memory, held))
             if isinstance(memory, FuscoRuntimeError):
                 raise memory
         self._memory = memory

@@ -166,6 +166,7 @@ class ExactEngine:
                 self._watch.raise_loss()  # it may have ended while sizes were waited for
             known = self._move(prepared, own, doubt)
             if isinstance(known, Known):
+                self._held = self._number  # even if there is no memory for answers
                 assert isinstance(prepared, _Prepared)
                 table = self._table(prepared.arguments) if own is None else own.table
                 if self.reply is not None:
@@ -177,7 +178,6 @@ class ExactEngine:
             work = dispatch(self.general.machine, positional, named, problem=problem)
             return self.general.run("dispatch", work)
         assert isinstance(prepared, _Prepared)
-        self._held = self._number
         arguments = prepared.arguments
         shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
         handle = ExactHandle(

@@ -134,7 +134,7 @@ class ExactRails(ExactNode):
         }
         sizes = dict(zip(program.extents, extents, strict=True))
         given = self._given(source, kept, sizes, weights, ragged)
-        self._have_rows(work.places)
+        self._have_slabs(work.places)
         while True:
             fits = num_sources <= work.places
             packed, says = (num_sources, 0) if fits else (0, num_sources)
@@ -237,7 +237,7 @@ class ExactRails(ExactNode):
 
     def refuse_dispatch(self, number: int) -> None:
         """Take the turn of a dispatch that plans without joining it."""
-        self._have_rows(self._places)
+        self._have_slabs(self._places)
         self._refuse(self._places, RailCall(call_tag(number, number), None, 0, says=-1))
 
     def refuse_again(self, number: int, known: Known | None) -> None:
@@ -408,12 +408,19 @@ class ExactRails(ExactNode):
         """Of so many places those whose slabs have rows: all or none."""
         return 0 if self._sizes.are_flows(places) else places
 
-    def _have_rows(self, places: int) -> None:
-        """Before a dispatch with so many places, fewer than those of earlier ones whose rows were
-        too many for slabs: have slabs with rows. Collective, as all ranks know."""
+    def _have_slabs(self, places: int) -> None:
+        """Before a dispatch with so many places: have slabs for them, with rows unless these are
+        too many. Earlier ones may have had more places, without rows. Collective, as all ranks
+        know.
+
+        Raises:
+            FuscoRuntimeError: as `_make_room`.
+        """
         assert self._shared is not None
-        if self._with_rows(places) > self._shared.with_rows:
-            self._share(self._shared.places, places)
+        held = self._shared.places, self._shared.with_rows
+        wanted = max(held[0], places), max(held[1], self._with_rows(places))
+        if wanted != held:
+            self._share(*wanted)
 
     def _new_shared(self, places: int, with_rows: int) -> Shared:
         given = self._shuffle, self._spec, self._topology, places
@@ -449,9 +456,7 @@ class ExactRails(ExactNode):
         Raises:
             FuscoRuntimeError: a rank has none, as all of them say.
         """
-        assert self._shared is not None
-        if places > self._shared.places:
-            self._share(places, max(self._shared.with_rows, self._with_rows(places)))
+        self._have_slabs(places)
         rank, limits = self._members.rank, self.limits
         work = attempt(rank, lambda: self._new_work(own_sources, places))
         agree_on(self._members, work)

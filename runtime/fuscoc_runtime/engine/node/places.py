@@ -17,7 +17,8 @@ MOST_FLOWING = 4 << 30
 """Bytes that rows may be which travel as flows, if every segment of a rank went to all other nodes.
 Flows have memory for those that go, but a node has places for the points of all."""
 STEPS = 8
-"""Places are of so many sizes between a power of two and the next."""
+"""Places are of so many sizes between a power of two, of what they are a multiple of, and the
+next."""
 ABATES = 3, 4
 """Of the places of a call the next one has this part at least: to send too many costs less than to
 send all once more."""
@@ -71,9 +72,12 @@ class Places:
         return places
 
     def size_of(self, num_sources: int) -> int:
-        """Enough for so many, and at most an eighth more than a power of two below asks for."""
-        step = max(1, (1 << max(0, num_sources.bit_length() - 1)) // STEPS)
-        return num_places(*self._given[:2], -(-num_sources // step) * step)
+        """Enough for so many, and at most an eighth more than a power of two below asks for; of a
+        size itself no more, whatever places are a multiple of."""
+        unit = num_places(*self._given[:2], 1)
+        units = -(-max(1, num_sources) // unit)
+        step = max(1, (1 << (units.bit_length() - 1)) // STEPS)
+        return -(-units // step) * step * unit
 
     def next(self, places: int, num_sources: int) -> int:
         """What follows a dispatch that had so many ``places``, and needed those for so many."""
