@@ -67,11 +67,11 @@ def dispatch(
     """
     started = time.perf_counter()
     machine.num_dispatches += 1
-    reply = None if earlier is None else earlier.reply
     with machine.tracer.span("plan", "the lists"):
         prepared = problem or _prepare(machine, positional, given, earlier)
         arguments, plan, received = yield from _plan(machine, prepared, earlier)
     planning_ms = (time.perf_counter() - started) * 1e3
+    reply = None if earlier is None else earlier.reply  # now that it is known to be a handle
 
     windows = yield dispatch_windows(machine, plan.max_rows)
     target = window_rows(machine, plan.rows.target, windows, "target")
