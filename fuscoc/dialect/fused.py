@@ -48,9 +48,20 @@ class NodeOp(Op):
 
     @classmethod
     def _check_all(cls, op):
-        if op.operation.parent.name != "fsc.node":
+        node = op.operation.parent
+        if node.name != "fsc.node":
             raise VerifyError("must stand directly inside fsc.node")
+        before = getattr(op, "before", None)
+        if before is not None and not _follows(op, before.owner, node):
+            raise VerifyError("must stand right behind what it comes after")
         super()._check_all(op)
+
+
+def _follows(op, earlier, node):
+    """Whether the operation stands right behind an ``earlier`` one: kernels do one after the
+    other."""
+    steps = [each.operation for each in entry_block(node, 0)]
+    return earlier in steps and steps.index(earlier) + 1 == steps.index(op.operation)
 
 
 class NodePoints(NodeOp, name="node_points", traits=[ir.IsIsolatedFromAboveTrait]):

@@ -65,6 +65,14 @@ FUSED = [
         [('"fsc.node_signal"(%4) {per = "group"}', '"fsc.node_signal"(%4) {per = "rank"}')],
         "'fsc.node_wait' op must wait for as much as a fsc.node_signal before it tells",
     ),
+    *(
+        ([(step + before, step + other)], f"'{step[1:-2]}' op must stand right behind what it")
+        for step, before, other in (
+            ('"fsc.node_expand"(', "%6)", "%5)"),  # before rows have come
+            ('"fsc.node_signal"(', "%8)", "%4)"),
+            ('"fsc.node_join"(', "%10)", "%6)"),  # when those of dispatch have
+        )
+    ),
     (
         [
             (
