@@ -68,7 +68,7 @@ def test_a_group_of_a_job_that_has_ended() -> None:
         Shuffle(specs.artifact(ROUTED), group=dist.ProcessGroup(0, 2))
 
 
-@pytest.mark.parametrize("value", ["64", 64.0, None, [64]])
+@pytest.mark.parametrize("value", ["64", 64.0, None, [64], True])
 def test_constants_are_whole_numbers(value: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"the constant `hidden` is .*, no whole number"):
         fuscoc.compile("examples/moe.fsc", tmp_path / "moe", hidden=value)
