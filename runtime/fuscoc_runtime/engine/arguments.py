@@ -54,6 +54,9 @@ NO_GRADIENT = "requires grad, and what a cast computes with has no gradient: det
 NO_TANGENT = "has a forward-mode tangent, and a shuffle has gradients of reverse mode alone"
 """What is wrong with a dual tensor."""
 
+IN_THE_WINDOW = "is what a dispatch returned, where this one puts its own rows: copy it first"
+"""What is wrong with a source, weights or numbers of a cast."""
+
 Shape = tuple[Scalar | str, ...]
 """Expected sizes; a string stands for a size that only the inputs' values tell."""
 
@@ -107,7 +110,7 @@ class Checker:
                 field.name: aligned(given[field.name].detach())
                 for field in spec.declared.source.fields
             },
-            {name: readable(tensor.detach()) for name, tensor in inputs.items()},
+            {name: materialised(tensor.detach()) for name, tensor in inputs.items()},
             extents,
             weights,
         )
@@ -205,7 +208,7 @@ class Checker:
         """Numbers that casts compute with."""
         tensor = self._sent(item.name, value, item.dtype)
         self._check_shape(item.name, tensor, item.shape, extents)
-        return readable(tensor)
+        return materialised(tensor)
 
     def _weight_names(self) -> list[str]:
         """Those of the way back."""
@@ -263,6 +266,13 @@ class Checker:
         for field in fields:
             tensor = self._tensor(field.name, given[field.name], field.dtype)
             self._check_shape(field.name, tensor, (num_rows, *field.shape), {})
+
+    def check_not_lent(self, arguments: Arguments, lends: Callable[[Tensor], bool]) -> None:
+        """Raise for what is read while rows come, or by combine, and lies where they come."""
+        numbers = {name: arguments.inputs[name] for name in self.shuffle.program.numbers}
+        for name, tensor in {**arguments.fields, **numbers, **arguments.weights}.items():
+            if lends(tensor):
+                raise self.problem(name, IN_THE_WINDOW)
 
     def problem(self, name: str, problem: str) -> InputError:
         """The error for an argument of this rank."""
@@ -432,7 +442,7 @@ def is_ragged(dims: Sequence[Scalar]) -> bool:
     return any(isinstance(scalar, Load) for dim in dims for scalar in subexpressions(dim))
 
 
-def readable(tensor: Tensor) -> Tensor:
+def materialised(tensor: Tensor) -> Tensor:
     """The tensor itself, or a copy if its memory is not what it holds: strided, or negated lazily
     as the imaginary part of a conjugate is."""
     return tensor.resolve_neg().contiguous()
@@ -440,5 +450,5 @@ def readable(tensor: Tensor) -> Tensor:
 
 def aligned(tensor: Tensor) -> Tensor:
     """The same, or a copy also if kernels could not address it: unaligned."""
-    tensor = readable(tensor)
+    tensor = materialised(tensor)
     return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor

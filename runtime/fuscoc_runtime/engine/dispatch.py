@@ -18,7 +18,7 @@ from fuscoc_runtime.engine.buffers import (
     row_bytes,
     window_rows,
 )
-from fuscoc_runtime.engine.handle import IN_THE_WINDOW, Handle, check_handle, meet_with_handle
+from fuscoc_runtime.engine.handle import Handle, check_handle, meet_with_handle
 from fuscoc_runtime.engine.machine import Held, Machine
 from fuscoc_runtime.engine.meeting import meet
 from fuscoc_runtime.engine.numbers import cast_numbers
@@ -137,9 +137,7 @@ def _prepare(
 
     def checked() -> Prepared:
         arguments, planned = prepare()
-        for name, tensor in arguments.fields.items():
-            if machine.lends(tensor):
-                raise machine.checker.problem(name, IN_THE_WINDOW)
+        machine.checker.check_not_lent(arguments, machine.lends)
         return arguments, planned
 
     return attempt(machine.context.rank, checked)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine.arguments import Checker, Shape, readable
+from fuscoc_runtime.engine.arguments import Checker, Shape, materialised
 from fuscoc_runtime.engine.row_kernels import settle_places
 from fuscoc_runtime.errors import FuscoRuntimeError, PlaceOverlapError, PlaceRangeError
 from fuscoc_runtime.kernels.loader import address, load_kernel
@@ -145,7 +145,7 @@ class Into:
         for (name, tensor), (other, another) in combinations(tensors.items(), 2):
             if _share(tensor, another):
                 raise self._checker.problem(name, f"shares memory with `{other}`")
-        inputs = {item.name: readable(given[item.name]) for item in declared.inputs}
+        inputs = {item.name: materialised(given[item.name]) for item in declared.inputs}
         places, lost = self._of_their_own(self._places(inputs, extents))
         slots = len(places) // self.parts_of_row
         if num_slots is not None and num_slots != slots:
