@@ -128,6 +128,14 @@ FUSED = [
         [('"fsc.made"(%14)', '"fsc.made"(%13)')],
         "'fsc.node_reduce' op must take rows of its shuffle's",
     ),
+    *(
+        ([(old, new)], "'fsc.node_reduce' op must merge its row, times the weight where it weighs")
+        for old, new in (
+            ("(%arg0, %13) {kind", "(%arg0, %12) {kind"),  # without the weight
+            ("(%arg0, %13) {kind", "(%arg0, %arg0) {kind"),
+            ('"fsc.scale"(%12, %arg2)', '"fsc.scale"(%arg0, %arg2)'),
+        )
+    ),
     (
         [
             (
