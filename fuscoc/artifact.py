@@ -76,7 +76,8 @@ def write_artifact(directory: str | Path, files: Mapping[str, bytes]) -> Path:
     """Write the files into ``directory``, in place of the artifact or empty directory there.
 
     They are written beside it first and then take its name, so that what has the name is always a
-    whole artifact. Returns the directory's absolute path.
+    whole artifact. One that has the same files keeps it: ranks of a job may all compile one spec,
+    and none misses what another has just replaced. Returns the directory's absolute path.
 
     Raises:
         FileExistsError: something that is no artifact has the name; it is left as it is.
@@ -93,7 +94,8 @@ def write_artifact(directory: str | Path, files: Mapping[str, bytes]) -> Path:
                 path.write_bytes(content)
             with _locked(target.parent), _uninterrupted():
                 _check_replaceable(target)
-                _replace(target, new, Path(beside) / "old")
+                if not _holds(target, files):
+                    _replace(target, new, Path(beside) / "old")
     except OSError as error:
         if error.errno is not None:  # the system's, of a file that nobody knows
             error.filename = str(directory)
@@ -107,6 +109,23 @@ def _check_replaceable(target: Path) -> None:
     if target.is_dir() and (_is_artifact(target) or not any(target.iterdir())):
         return
     raise FileExistsError(f"{target} exists and is not an artifact")
+
+
+def _holds(directory: Path, files: Mapping[str, bytes]) -> bool:
+    """Whether these are its files, which are as new as any then."""
+    found = [path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir()]
+    if {path.relative_to(directory).as_posix() for path in found} != files.keys():
+        return False
+    try:
+        if any((directory / name).read_bytes() != content for name, content in files.items()):
+            return False
+    except OSError:
+        return False
+    if any(path.is_symlink() for path in found):
+        return False  # which no artifact may have
+    for path in found:
+        os.utime(path)
+    return True
 
 
 def _is_artifact(directory: Path) -> bool:

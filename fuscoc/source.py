@@ -94,9 +94,12 @@ def whole_numbers(defines: Mapping[str, Any]) -> dict[str, int]:
     numbers = {}
     for name, value in defines.items():
         try:
-            numbers[name] = operator.index(value)
+            number = operator.index(value)
         except TypeError:
-            raise TypeError(f"the constant `{name}` is {value!r}, no whole number") from None
+            number = None
+        if number is None or isinstance(value, bool):
+            raise TypeError(f"the constant `{name}` is {value!r}, no whole number")
+        numbers[name] = number
     return numbers
 
 

@@ -14,7 +14,7 @@ from fuscoc.dialect.dtypes import DType
 from fuscoc.dialect.fsc import Fsc
 from fuscoc.dialect.l0 import LEAVING, DefPacked, check_relation, shuffle_of
 from fuscoc.dialect.l2 import TokenType
-from fuscoc.dialect.l3_values import Merge, vector_of
+from fuscoc.dialect.l3_values import Cast, Merge, Scale, vector_of
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.dialect.pieces import Piece
 from fuscoc.dialect.relation import Lookup, Point
@@ -48,9 +48,20 @@ class NodeOp(Op):
 
     @classmethod
     def _check_all(cls, op):
-        if op.operation.parent.name != "fsc.node":
+        node = op.operation.parent
+        if node.name != "fsc.node":
             raise VerifyError("must stand directly inside fsc.node")
+        before = getattr(op, "before", None)
+        if before is not None and not _follows(op, before.owner, node):
+            raise VerifyError("must stand right behind what it comes after")
         super()._check_all(op)
+
+
+def _follows(op, earlier, node):
+    """Whether the operation stands right behind an ``earlier`` one: kernels do one after the
+    other."""
+    steps = [each.operation for each in entry_block(node, 0)]
+    return earlier in steps and steps.index(earlier) + 1 == steps.index(op.operation)
 
 
 class NodePoints(NodeOp, name="node_points", traits=[ir.IsIsolatedFromAboveTrait]):
@@ -326,10 +337,28 @@ class NodeReduce(NodeOp, name="node_reduce", traits=[ir.NoTerminatorTrait]):
             raise VerifyError("needs what is made so far, a row, and a weight where it weighs")
         if is_copy and (weighs or made != rows):
             raise VerifyError("must give the row that it copies")
-        for one, other in zip(before, made, strict=False):
+        weight = arguments[-1] if weighs else None
+        for one, row, other in zip(before, rows, made, strict=False):
             merge = getattr(other.owner, "opview", None)
             if not isinstance(merge, Merge) or merge.read("kind") != op.kind or merge.lhs != one:
                 raise VerifyError(f"must make every field by the same merge, a {op.kind}")
+            if not _is_term(merge.rhs, row, weight):
+                raise VerifyError("must merge its row, times the weight where it weighs")
+
+
+def _is_term(value, row, weight):
+    """Whether a value is the row, in another type perhaps, times the weight if there is one."""
+    if weight is not None:
+        scale = getattr(value.owner, "opview", None)
+        if not isinstance(scale, Scale) or _uncast(scale.factor) != weight:
+            return False
+        value = scale.value
+    return _uncast(value) == row
+
+
+def _uncast(value):
+    cast = getattr(value.owner, "opview", None)
+    return cast.value if isinstance(cast, Cast) else value
 
 
 class Made(Op, name="made"):

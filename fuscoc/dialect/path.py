@@ -53,6 +53,8 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
             raise VerifyError("needs the attribute 'balance' exactly until forwarders are chosen")
         if op.read("direction") == "dispatch":
             _check_tiers(op)
+        else:
+            _check_turned(op)
         if len({each.read("kind") for each in ops_of(op, Collect, Reduce)}) > 1:
             raise VerifyError("must not reduce in several ways")
         first = [each for each in ops_of(op, Reduce) if each.reads == "rows"]
@@ -67,6 +69,21 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
         _check_rule(op)
         _check_order(op)
         _check_dtypes(op)
+
+
+def _check_turned(path):
+    """A combine collects what its dispatch has spread, leg by leg."""
+    hops = [
+        hop
+        for each in ops_of(path.operation.parent, Path)
+        if each.read("direction") == "dispatch"
+        for hop in ops_of(each, Hop)
+    ]
+    forth = [(hop.read("scope"), hop.read("dst"), hop.read("src")) for hop in reversed(hops)]
+    collects = ops_of(path, Collect)
+    back = [(each.read("scope"), each.read("src"), each.read("dst")) for each in collects]
+    if hops and back != forth:
+        raise VerifyError("must go back the way of its dispatch, leg by leg")
 
 
 def _check_rule(path):

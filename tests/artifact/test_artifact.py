@@ -153,6 +153,28 @@ def test_compilers_at_the_same_time(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a"]
 
 
+def test_the_same_artifact_is_never_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks of a job compile one spec, and open it, while others still compile."""
+    target = write_artifact(tmp_path / "a", files_of(0))
+    os.utime(target / MANIFEST, (0, 0))
+    with monkeypatch.context() as patched:
+        patched.setattr(artifact, "_replace", lambda *_: pytest.fail("it was missed meanwhile"))
+        write_artifact(target, files_of(0))
+    assert (target / MANIFEST).stat().st_mtime > 0
+    assert os.listdir(tmp_path) == ["a"]
+    name, outside = "kernels/s.py", tmp_path / "outside"
+    for spoil in (
+        (target / name).unlink,
+        lambda: (target / name).write_bytes(b"altered"),
+        lambda: (target / "more").write_bytes(b""),
+        lambda: os.symlink((target / name).rename(outside), target / name),
+    ):
+        spoil()
+        assert write_artifact(target, files_of(0)) == target
+        assert content(target) == files_of(0)
+        assert not (target / name).is_symlink()
+
+
 @settings(max_examples=30)
 @given(content=st.binary())
 def test_bytes_are_unchanged(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:

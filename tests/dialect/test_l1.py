@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.dialect.support import PRELUDE, error_of, printed, round_trips
+from fuscoc.pipeline import compile_to_ir
+from tests.dialect.support import PRELUDE, edited, error_of, printed, round_trips
+from tests.specs import moe
 
 WAITING = ', balance = "none", schedule = "pairwise", slice_bytes = 1 : i64'
 CHOSEN = WAITING.replace(', balance = "none"', "")
@@ -196,3 +200,15 @@ def test_valid(case: str) -> None:
 @pytest.mark.parametrize(("case", "reason"), INVALID, ids=[reason for _, reason in INVALID])
 def test_invalid(case: str, reason: str) -> None:
     assert reason in error_of(PRELUDE + case)
+
+
+def test_a_combine_goes_back_leg_by_leg() -> None:
+    text = compile_to_ir(moe(), after="derive-transpose").text
+    assert round_trips(text)
+    legs = re.findall(r' *"fsc\.collect"\(\).*\n', text)
+    assert len(legs) == 4
+    first, *_, last = legs
+    for edits in (*[[(leg, "")] for leg in legs], [(first, ""), (last, last + first)]):
+        assert "'fsc.path' op must go back the way of its dispatch" in error_of(
+            edited(text, *edits)
+        )

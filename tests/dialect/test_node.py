@@ -65,6 +65,14 @@ FUSED = [
         [('"fsc.node_signal"(%4) {per = "group"}', '"fsc.node_signal"(%4) {per = "rank"}')],
         "'fsc.node_wait' op must wait for as much as a fsc.node_signal before it tells",
     ),
+    *(
+        ([(step + before, step + other)], f"'{step[1:-2]}' op must stand right behind what it")
+        for step, before, other in (
+            ('"fsc.node_expand"(', "%6)", "%5)"),  # before rows have come
+            ('"fsc.node_signal"(', "%8)", "%4)"),
+            ('"fsc.node_join"(', "%10)", "%6)"),  # when those of dispatch have
+        )
+    ),
     (
         [
             (
@@ -119,6 +127,14 @@ FUSED = [
     (
         [('"fsc.made"(%14)', '"fsc.made"(%13)')],
         "'fsc.node_reduce' op must take rows of its shuffle's",
+    ),
+    *(
+        ([(old, new)], "'fsc.node_reduce' op must merge its row, times the weight where it weighs")
+        for old, new in (
+            ("(%arg0, %13) {kind", "(%arg0, %12) {kind"),  # without the weight
+            ("(%arg0, %13) {kind", "(%arg0, %arg0) {kind"),
+            ('"fsc.scale"(%12, %arg2)', '"fsc.scale"(%arg0, %arg2)'),
+        )
     ),
     (
         [

@@ -307,6 +307,18 @@ def test_a_dispatch_by_handles_of_different_dispatches() -> None:
         )
 
 
+def test_a_dispatch_by_what_is_no_handle() -> None:
+    """All ranks hear of it: none waits for the one that has nothing to go by."""
+    shuffle = lockstep(ROUTED, "1x2")
+    first, _, _ = two_dispatches(shuffle)
+    sources = [torch.zeros(each.handle.source_shapes["x"]) for each in first]
+    calls = zip(shuffle.machines, sources, (first[0].handle, "earlier"), strict=True)
+    with pytest.raises(InputError, match="`handle` on rank 1 is a str; it must be what this"):
+        shuffle._run(
+            [dispatch_module.dispatch(machine, [x], {}, handle) for machine, x, handle in calls]  # type: ignore[arg-type]
+        )
+
+
 def test_a_handle_of_another_shuffle() -> None:
     shuffle, other = lockstep(ROUTED, "1x2"), lockstep(specs.routed("f32", hidden=48), "1x2")
     _, mine, weights = two_dispatches(shuffle)

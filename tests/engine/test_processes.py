@@ -126,14 +126,18 @@ def test_topologies_have_to_agree(pool: Pool) -> None:
 
 
 def test_artifacts_have_to_agree(pool: Pool, tmp_path: Path) -> None:
-    """In their specs, constants, and in what has been planned at compile time."""
-    for paths in (
-        (path(SMALL), path(STAGED)),
-        (path(SMALL), str(fuscoc.compile(SMALL, tmp_path / "wider", hidden=25))),
-        (str(static.redistribute().path), str(static.redistribute("1x2").path)),
+    """In their specs, constants, and in what has been planned at compile time: errors say which."""
+    renamed = SMALL.replace("shuffle routed", "shuffle other")
+    commented = fuscoc.compile(f"{SMALL}// the same, for a compiler\n", tmp_path / "commented")
+    for what, *paths in (
+        ("shuffle='other'", path(SMALL), path(renamed)),
+        ("spec='", path(SMALL), str(commented)),
+        ("hidden=25", path(SMALL), str(fuscoc.compile(SMALL, tmp_path / "wider", hidden=25))),
+        ("baked=['1x2']", str(static.redistribute().path), str(static.redistribute("1x2").path)),
     ):
         outcomes = pool.outcomes(rank_work.open_each, 2, *((each, {}) for each in paths))
         assert all(isinstance(outcome, ProtocolError) for outcome in outcomes), outcomes
+        assert f"rank 1 has {what}" in outcomes[0].problem
 
 
 def test_nodes_are_found_by_host(pool: Pool) -> None:

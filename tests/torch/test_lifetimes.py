@@ -117,6 +117,20 @@ def test_rows_that_were_overwritten(options: dict[str, Any]) -> None:
 
 
 @BOTH
+def test_weights_that_are_rows_of_a_dispatch(options: dict[str, Any]) -> None:
+    """They are read while the next rows come, or later: what has come by then is no weight."""
+    shuffle = Shuffle(specs.artifact(specs.routed("f32", hidden=2, keys=4, topk=2)), **options)
+    given = {**batch(), "x": torch.rand(5, 2), "idx": torch.tensor([[0, 3]] * 5)}
+    rows, _ = shuffle.dispatch(**given)
+    lent = {**given, "weights": rows[:5]}
+    with pytest.raises(InputError, match="`weights` on rank 0 is what a dispatch returned, where"):
+        shuffle.dispatch(**lent)
+    copied = {**given, "weights": rows[:5].clone()}
+    rows, handle = shuffle.dispatch(**copied)
+    torch.testing.assert_close(shuffle.combine(rows, handle), sums(copied))
+
+
+@BOTH
 def test_experts_that_are_checkpointed(options: dict[str, Any]) -> None:
     """Hooks of autograd save the rows that are brought again, and look at no version of them."""
     shuffle, given = Shuffle(specs.artifact(ROUTED), **options), batch()

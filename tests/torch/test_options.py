@@ -68,7 +68,7 @@ def test_a_group_of_a_job_that_has_ended() -> None:
         Shuffle(specs.artifact(ROUTED), group=dist.ProcessGroup(0, 2))
 
 
-@pytest.mark.parametrize("value", ["64", 64.0, None, [64]])
+@pytest.mark.parametrize("value", ["64", 64.0, None, [64], True])
 def test_constants_are_whole_numbers(value: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"the constant `hidden` is .*, no whole number"):
         fuscoc.compile("examples/moe.fsc", tmp_path / "moe", hidden=value)
@@ -124,3 +124,25 @@ def test_an_engine_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FUSCOC_ENGINE", named)
         with Shuffle(specs.artifact(ROUTED)) as shuffle:
             assert isinstance(shuffle.engine, ProcessEngine)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_sources": 5}], ids=["exact", "fixed"])
+def test_a_default_device_is_the_programs(options: dict[str, Any]) -> None:
+    """Its own tensors are not there, and need not be: here nothing could compute."""
+    artifact = specs.artifact(specs.routed("f32", hidden=4, keys=4, topk=2))
+    x, weights = torch.rand(5, 4, requires_grad=True), torch.rand(5, 2)
+    idx = torch.tensor([[0, 3]] * 5)
+    torch.set_default_device("meta")
+    try:
+        shuffle = Shuffle(artifact, **options)
+        rows, handle = shuffle.dispatch(x, idx=idx, weights=weights)
+        y = shuffle.combine(rows, handle)
+        y.sum().backward(torch.ones((), device="cpu"))
+        with torch.no_grad():
+            rows, handle = shuffle.dispatch(x, idx=idx, weights=weights)
+            again = shuffle.combine(rows, handle)
+    finally:
+        torch.set_default_device(None)
+    assert torch.equal(y, again)
+    torch.testing.assert_close(y, x * weights.sum(1, keepdim=True))
+    torch.testing.assert_close(x.grad, weights.sum(1, keepdim=True).expand(5, 4))

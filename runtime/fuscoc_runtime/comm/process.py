@@ -33,6 +33,7 @@ from fuscoc_runtime.comm.requests import (
 from fuscoc_runtime.comm.streams import shared_stream
 from fuscoc_runtime.comm.subgroups import network_groups
 from fuscoc_runtime.comm.windows import WindowPool, allocator, fitting
+from fuscoc_runtime.defaults import on_the_cpu_by_default
 from fuscoc_runtime.errors import FuscoRuntimeError
 
 T = TypeVar("T")
@@ -71,8 +72,9 @@ class ProcessComm:
         """
         answer: Any = None
         try:
-            while True:
-                answer = self._answer(work.send(answer))
+            with on_the_cpu_by_default():
+                while True:
+                    answer = self._answer(work.send(answer))
         except StopIteration as done:
             result: T = done.value
             return result

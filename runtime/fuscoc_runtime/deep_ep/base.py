@@ -8,9 +8,10 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from fuscoc_runtime.deep_ep.events import Beside, EventHandle, EventOverlap, on_the_cpu_by_default
+from fuscoc_runtime.deep_ep.events import Beside, EventHandle, EventOverlap
 from fuscoc_runtime.deep_ep.refusals import refusal, refuse
 from fuscoc_runtime.deep_ep.specs import Shuffles
+from fuscoc_runtime.defaults import on_the_cpu_by_default
 from fuscoc_runtime.topology import Topology
 
 

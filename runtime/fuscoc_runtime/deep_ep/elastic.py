@@ -15,10 +15,11 @@ from fuscoc_runtime.comm.nodes import Place, find_nodes, this_place
 from fuscoc_runtime.deep_ep.back import Bias, biases_of
 from fuscoc_runtime.deep_ep.elastic_calls import Call, combine, dispatch
 from fuscoc_runtime.deep_ep.ep_handle import EPHandle
-from fuscoc_runtime.deep_ep.events import Beside, EventHandle, EventOverlap, on_the_cpu_by_default
+from fuscoc_runtime.deep_ep.events import Beside, EventHandle, EventOverlap
 from fuscoc_runtime.deep_ep.refusals import refusal, refuse
 from fuscoc_runtime.deep_ep.rows import Tokens
 from fuscoc_runtime.deep_ep.specs import Shuffles
+from fuscoc_runtime.defaults import on_the_cpu_by_default
 from fuscoc_runtime.face.open import sms_to_use
 from fuscoc_runtime.face.options import as_topology
 from fuscoc_runtime.topology import Topology

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
+
+from fuscoc_runtime.defaults import on_the_cpu_by_default
 
 T = TypeVar("T")
 
@@ -68,13 +69,6 @@ class EventOverlap:
         if self.event is not None:
             self.current_stream_wait(self._releases)
         self._releases = False
-
-
-def on_the_cpu_by_default() -> AbstractContextManager[object]:
-    """What the runtime makes without a word about devices is for the host, whatever default a
-    program has set."""
-    usual = torch.device("cpu")
-    return nullcontext() if torch.get_default_device() == usual else usual
 
 
 class Beside:

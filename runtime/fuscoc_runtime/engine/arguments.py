@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
@@ -49,6 +50,12 @@ MAX_FORMS = 64
 
 NO_GRADIENT = "requires grad, and what a cast computes with has no gradient: detach it"
 """What is wrong with numbers of a cast."""
+
+NO_TANGENT = "has a forward-mode tangent, and a shuffle has gradients of reverse mode alone"
+"""What is wrong with a dual tensor."""
+
+IN_THE_WINDOW = "is what a dispatch returned, where this one puts its own rows: copy it first"
+"""What is wrong with a source, weights or numbers of a cast."""
 
 Shape = tuple[Scalar | str, ...]
 """Expected sizes; a string stands for a size that only the inputs' values tell."""
@@ -103,7 +110,7 @@ class Checker:
                 field.name: aligned(given[field.name].detach())
                 for field in spec.declared.source.fields
             },
-            {name: tensor.detach().contiguous() for name, tensor in inputs.items()},
+            {name: materialised(tensor.detach()) for name, tensor in inputs.items()},
             extents,
             weights,
         )
@@ -201,7 +208,7 @@ class Checker:
         """Numbers that casts compute with."""
         tensor = self._sent(item.name, value, item.dtype)
         self._check_shape(item.name, tensor, item.shape, extents)
-        return tensor.contiguous()
+        return materialised(tensor)
 
     def _weight_names(self) -> list[str]:
         """Those of the way back."""
@@ -259,6 +266,13 @@ class Checker:
         for field in fields:
             tensor = self._tensor(field.name, given[field.name], field.dtype)
             self._check_shape(field.name, tensor, (num_rows, *field.shape), {})
+
+    def check_not_lent(self, arguments: Arguments, lends: Callable[[Tensor], bool]) -> None:
+        """Raise for what is read while rows come, or by combine, and lies where they come."""
+        numbers = {name: arguments.inputs[name] for name in self.shuffle.program.numbers}
+        for name, tensor in {**arguments.fields, **numbers, **arguments.weights}.items():
+            if lends(tensor):
+                raise self.problem(name, IN_THE_WINDOW)
 
     def problem(self, name: str, problem: str) -> InputError:
         """The error for an argument of this rank."""
@@ -324,8 +338,11 @@ class Checker:
             raise self.problem(name, f"is {value.dtype}; the spec says {TORCH_DTYPES[dtype]}")
         if value.device != self.device:
             raise self.problem(name, f"is on {value.device}; this rank computes on {self.device}")
-        if value.layout != torch.strided:
-            raise self.problem(name, f"is {value.layout}; it must be torch.strided")
+        if value.layout != torch.strided or value.is_nested:
+            kind = "nested" if value.is_nested else value.layout
+            raise self.problem(name, f"is {kind}; it must be torch.strided")
+        if has_tangent(value):
+            raise self.problem(name, NO_TANGENT)
         if value.requires_grad and torch.is_grad_enabled() and not is_differentiable:
             why = casts
             combine = self.shuffle.declared.combine
@@ -393,9 +410,18 @@ class Checker:
 def _form(value: Any) -> object:
     """What there is to check of an argument: equal forms are equally right."""
     if isinstance(value, Tensor):
-        what = value.dtype, value.device, value.layout, value.requires_grad
+        if value.is_nested:
+            return object()  # it has no shape
+        what = value.dtype, value.device, value.layout, value.requires_grad, has_tangent(value)
         return type(value), value.shape, *what
     return (type(value), value) if isinstance(value, int) else object()
+
+
+def has_tangent(value: Tensor) -> bool:
+    """Whether forward-mode differentiation follows the tensor: kernels would leave its tangent."""
+    if forward_ad._current_level < 0:  # as almost always
+        return False
+    return forward_ad.unpack_dual(value).tangent is not None  # type: ignore[no-untyped-call]
 
 
 def unit_weights(
@@ -416,7 +442,13 @@ def is_ragged(dims: Sequence[Scalar]) -> bool:
     return any(isinstance(scalar, Load) for dim in dims for scalar in subexpressions(dim))
 
 
+def materialised(tensor: Tensor) -> Tensor:
+    """The tensor itself, or a copy if its memory is not what it holds: strided, or negated lazily
+    as the imaginary part of a conjugate is."""
+    return tensor.resolve_neg().contiguous()
+
+
 def aligned(tensor: Tensor) -> Tensor:
-    """The tensor itself, or a copy if kernels could not address it: strided or unaligned."""
-    tensor = tensor.contiguous()
+    """The same, or a copy also if kernels could not address it: unaligned."""
+    tensor = materialised(tensor)
     return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor

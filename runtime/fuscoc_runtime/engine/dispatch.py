@@ -18,7 +18,7 @@ from fuscoc_runtime.engine.buffers import (
     row_bytes,
     window_rows,
 )
-from fuscoc_runtime.engine.handle import IN_THE_WINDOW, Handle, check_handle, meet_with_handle
+from fuscoc_runtime.engine.handle import Handle, check_handle, meet_with_handle
 from fuscoc_runtime.engine.machine import Held, Machine
 from fuscoc_runtime.engine.meeting import meet
 from fuscoc_runtime.engine.numbers import cast_numbers
@@ -67,11 +67,11 @@ def dispatch(
     """
     started = time.perf_counter()
     machine.num_dispatches += 1
-    reply = None if earlier is None else earlier.reply
     with machine.tracer.span("plan", "the lists"):
         prepared = problem or _prepare(machine, positional, given, earlier)
         arguments, plan, received = yield from _plan(machine, prepared, earlier)
     planning_ms = (time.perf_counter() - started) * 1e3
+    reply = None if earlier is None else earlier.reply  # now that it is known to be a handle
 
     windows = yield dispatch_windows(machine, plan.max_rows)
     target = window_rows(machine, plan.rows.target, windows, "target")
@@ -137,9 +137,7 @@ def _prepare(
 
     def checked() -> Prepared:
         arguments, planned = prepare()
-        for name, tensor in arguments.fields.items():
-            if machine.lends(tensor):
-                raise machine.checker.problem(name, IN_THE_WINDOW)
+        machine.checker.check_not_lent(arguments, machine.lends)
         return arguments, planned
 
     return attempt(machine.context.rank, checked)

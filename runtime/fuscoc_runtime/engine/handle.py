@@ -21,9 +21,6 @@ from fuscoc_runtime.topology import Topology
 
 NUM_WORDS = 4
 
-IN_THE_WINDOW = "is what a dispatch returned, where this one puts its own rows: copy it first"
-"""What is wrong with a source."""
-
 DISPATCH_AGAIN = "Save the routing, such as `topk_idx`, and dispatch again"
 
 

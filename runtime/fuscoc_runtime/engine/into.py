@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine.arguments import Checker, Shape
+from fuscoc_runtime.engine.arguments import Checker, Shape, materialised
 from fuscoc_runtime.engine.row_kernels import settle_places
 from fuscoc_runtime.errors import FuscoRuntimeError, PlaceOverlapError, PlaceRangeError
 from fuscoc_runtime.kernels.loader import address, load_kernel
@@ -134,8 +134,9 @@ class Into:
             {**dtypes, **{item.name: item.dtype for item in declared.inputs}},
         )
         for name, tensor in tensors.items():
-            if not tensor.is_contiguous():
-                raise self._checker.problem(name, "is not contiguous: rows are put where it lies")
+            if not tensor.is_contiguous() or tensor.is_neg():
+                kind = "negated lazily" if tensor.is_neg() else "not contiguous"
+                raise self._checker.problem(name, f"is {kind}: rows are put where it lies")
             if torch.is_grad_enabled() and tensor.requires_grad and tensor.is_leaf:
                 problem = "is a leaf that requires grad, which nothing may change in place"
                 raise self._checker.problem(name, f"{problem}: call this without grad")
@@ -144,7 +145,7 @@ class Into:
         for (name, tensor), (other, another) in combinations(tensors.items(), 2):
             if _share(tensor, another):
                 raise self._checker.problem(name, f"shares memory with `{other}`")
-        inputs = {item.name: given[item.name].contiguous() for item in declared.inputs}
+        inputs = {item.name: materialised(given[item.name]) for item in declared.inputs}
         places, lost = self._of_their_own(self._places(inputs, extents))
         slots = len(places) // self.parts_of_row
         if num_slots is not None and num_slots != slots:

@@ -153,8 +153,13 @@ def _members(
     is_fixed = options.max_sources is not None or shuffle.program.is_static
     kind = cuda_gpu if is_fixed else None
     manifest = artifact.manifest
-    compiled = (manifest.compiler, manifest.spec.sha256, dict(shuffle.declared.constants))
-    settings = (shuffle.name, *compiled, sorted(shuffle.baked), options, kind)
+    compiled = {  # by the names that an error calls them
+        "shuffle": shuffle.name,
+        "compiler": manifest.compiler,
+        "spec": manifest.spec.sha256[:16],
+        "baked": sorted(shuffle.baked),
+    }
+    settings = (compiled, dict(shuffle.declared.constants), options, kind)
     return find_members(group, topology, device, settings, timeout)
 
 

@@ -8,6 +8,7 @@ from weakref import ref
 import torch
 import torch.distributed as dist
 
+from fuscoc_runtime.defaults import on_the_cpu_by_default
 from fuscoc_runtime.face.executor import Executor
 from fuscoc_runtime.face.open import open_engine, open_into
 from fuscoc_runtime.face.options import Options
@@ -44,7 +45,7 @@ class Pool:
         executor, num_users = self._held.get(settings, (None, 0))
         if executor is None:
             # What is made here serves calls of inference and those that autograd records.
-            with torch.inference_mode(False):
+            with torch.inference_mode(False), on_the_cpu_by_default():
                 engine = open_engine(artifact, spec, group, topology, device, options)
                 executor = Executor(
                     engine, spec, digest, options.zero_unused, open_into(artifact, spec, engine)

@@ -15,7 +15,7 @@ from fuscoc_runtime.comm.results import ResultMemory
 from fuscoc_runtime.comm.windows import outlast_process
 from fuscoc_runtime.engine import sizes
 from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
-from fuscoc_runtime.engine.handle import IN_THE_WINDOW, not_a_handle, overwritten
+from fuscoc_runtime.engine.handle import not_a_handle, overwritten
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.ragged import (
     EntryEvaluator,
@@ -192,9 +192,7 @@ class NodeEngine:
         if problem is not None:
             raise problem
         arguments = self._dispatch_arguments(positional, named, earlier)
-        for name, tensor in arguments.fields.items():
-            if self.lends(tensor):
-                raise self.checker.problem(name, IN_THE_WINDOW)
+        self.checker.check_not_lent(arguments, self.lends)
         back = self.reply or self
         weights = back.checker.weights(arguments.weights, arguments.extents)
         if weights is not None:  # which travel as f32, in which sums are made

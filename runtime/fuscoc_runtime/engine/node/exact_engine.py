@@ -18,7 +18,7 @@ from fuscoc_runtime.comm.windows import outlast_process
 from fuscoc_runtime.engine import sizes
 from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
-from fuscoc_runtime.engine.handle import IN_THE_WINDOW, Handle, not_a_handle, overwritten
+from fuscoc_runtime.engine.handle import Handle, not_a_handle, overwritten
 from fuscoc_runtime.engine.node.engine import current_device, readable, storage_of
 from fuscoc_runtime.engine.node.exact import ExactNode, Known, Work
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
@@ -346,9 +346,7 @@ class ExactEngine:
             shapes = earlier.source_shapes
             arguments = checker.fields_again(positional, named, shapes, earlier.extents)
             arguments = replace(arguments, weights={**earlier.weights, **arguments.weights})
-        for name, tensor in arguments.fields.items():
-            if self.lends(tensor):
-                raise checker.problem(name, IN_THE_WINDOW)
+        checker.check_not_lent(arguments, self.lends)
         weights = None
         if arguments.weights:
             weights = (self.reply or self)._weights(arguments.weights, arguments.extents)

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 from torch._C._dynamo.guards import TensorGuards
+from torch.autograd import forward_ad
 
 from fuscoc_runtime.engine.arguments import ALIGNMENT
 
@@ -72,9 +73,10 @@ class Known(Generic[T]):
         self._latest: tuple[T, ...] = ()  # is replaced at once: threads may ask at any time
 
     def find(self, key: tuple[Any, ...], tensors: Sequence[Any]) -> T | None:
-        """Of arguments like these; None if autograd has to see them."""
+        """Of arguments like these; None if autograd has to see them, or may, as tangents of them
+        are no part of a form."""
         latest = self._latest
-        if not latest:
+        if not latest or forward_ad._current_level >= 0:
             return None
         found = latest[0]
         form = found.form

@@ -1,0 +1,56 @@
+"""Tensors of which memory tells not all: negated lazily, followed by forward mode, nested."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from fuscoc_runtime import Shuffle
+from fuscoc_runtime.errors import InputError
+from tests.engine import specs
+from tests.torch.test_lifetimes import BOTH, ROUTED, batch, sums
+
+TANGENT = "on rank 0 has a forward-mode tangent"
+
+
+def test_numbers_that_are_negated_lazily() -> None:
+    """As PyTorch has them: an imaginary part of a conjugate, contiguous where it is one number."""
+    shuffle = Shuffle(specs.artifact(specs.routed("f32", hidden=1, keys=4, topk=1)))
+    x, weights = (torch.tensor([[number]]).conj().imag for number in (2 - 3j, 1 - 5j))
+    assert x.is_neg()
+    assert x.is_contiguous()
+    rows, handle = shuffle.dispatch(x, idx=torch.tensor([[1]]), weights=weights)
+    assert rows[handle.key_offsets[1]].item() == 3
+    assert shuffle.combine(rows, handle).item() == 15
+    lazy = torch._neg_view(torch.full_like(rows, -7))
+    assert shuffle.combine(lazy, handle).item() == 35
+
+
+@BOTH
+@pytest.mark.parametrize("grad", [False, True], ids=["plain", "with a backward pass"])
+@pytest.mark.parametrize("name", ["x", "weights"])
+def test_tangents_are_refused(options: dict[str, Any], grad: bool, name: str) -> None:
+    """Nobody would see that a result has none, which forward mode takes for a derivative of 0."""
+    shuffle, given = Shuffle(specs.artifact(ROUTED), **options), batch()
+    rows, handle = shuffle.dispatch(**given)
+    assert torch.equal(shuffle.combine(rows, handle), shuffle.combine(rows.clone(), handle))
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(given[name].clone().requires_grad_(grad), given[name])
+        with pytest.raises(InputError, match=f"`{name}` {TANGENT}"):
+            shuffle.dispatch(**{**given, name: dual})
+        worked = forward_ad.make_dual(rows.clone().requires_grad_(grad), torch.ones_like(rows))
+        with pytest.raises(InputError, match=f"`x` {TANGENT}"):
+            shuffle.combine(worked, handle)
+        rows, handle = shuffle.dispatch(**given)  # others are as ever
+        torch.testing.assert_close(shuffle.combine(rows, handle), sums(given))
+
+
+def test_nested_tensors_are_refused() -> None:
+    given: dict[str, Tensor] = batch()
+    parts = torch.nested.nested_tensor([given["x"][0], given["x"][1]], layout=torch.strided)
+    with pytest.raises(InputError, match="`x` on rank 0 is nested; it must"):
+        Shuffle(specs.artifact(ROUTED)).dispatch(**{**given, "x": parts})
