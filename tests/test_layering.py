@@ -35,7 +35,15 @@ EXECUTING = (
 # A folder is a room with all that is in it, but for what has a longer name here.
 ROOMS = (
     (
-        *("ccompiler.py", "dtypes.py", "errors.py", "files.py", "logs.py", "native.py"),
+        *(
+            "ccompiler.py",
+            "defaults.py",
+            "dtypes.py",
+            "errors.py",
+            "files.py",
+            "logs.py",
+            "native.py",
+        ),
         *("padding.py", "room.py", "scalar.py", "topology.py", "trust.py"),
     ),
     ("manifest",),
