@@ -48,6 +48,13 @@ __device__ __forceinline__ u32 mark_word(const Call& call, u32* filled, u32& tro
   return __popc(twice);
 }
 
+template <bool kThere>
+struct OwnItems {
+  Items own;
+};
+template <>
+struct OwnItems<false> {};
+
 template <class Shape, class Relation>
 struct Move {
   using Own = BoxOf<Shape>;
@@ -55,7 +62,9 @@ struct Move {
   static constexpr int kMostShared = Relation::num_pieces * Shape::num_fields;
   // All warps share few boxes; of many, each has the one that it works on.
   static constexpr bool kShares = !Shape::looks_up && kMostShared <= kWarp && !kTurns<Shape>;
-  struct Shared {
+  // Few CTAs turn tiles hardly faster than NVLink takes those of peers, which is busy all the time if own ones are taken in turn with them.
+  static constexpr bool kApart = Shape::looks_up && kTurns<Shape>;
+  struct Shared : OwnItems<kApart> {
     Items items;
     Own box[kTurns<Shape> ? kBringersForth : kWarp];
     Places places[kTurns<Shape> ? 1 : kWarp];
@@ -75,6 +84,13 @@ struct Move {
     const Own& of = boxes_forth<Shape>(call)[box];
     return __ldcg(&of.num_items) * u32(__ldcg(&of.num_cells));
   }
+  // Those of boxes that stay on this rank, or of all others.
+  __device__ __forceinline__ u32 items_of(u32 box, bool stay) const {
+    const Own& of = boxes_forth<Shape>(call)[box];
+    const u32 num_items = __ldcg(&of.num_items), num_cells = u32(__ldcg(&of.num_cells));
+    const bool stays = __ldcg(&of.rank) == call.rank && num_cells == 1;
+    return stays == stay ? num_items * num_cells : 0;
+  }
 
   // Cells in turn, that of the next rank first: ranks begin with different ones.
   __device__ __forceinline__ int cell_of(const Own& box, u32 item) const {
@@ -92,6 +108,12 @@ struct Move {
         box, from, to, shared.places[threadIdx.x / kWarp]}.item(item, lane, Nothing{});
   }
 
+  template <class Of>
+  __device__ __forceinline__ void count(Items& items, int warp, int who, Of of) const {
+    const i64 most = call.max_boxes * Shape::num_fields;
+    if (most > Items::kFew) items.count_all(num_boxes, of, u32(who));
+    else if (warp == who) items.count_few(num_boxes, u32(most), of);
+  }
   // Counts the items of the boxes that there are.
   __device__ __forceinline__ void look(int warp, int num_warps) {
     num_boxes = __ldcg(call.num_boxes) * Shape::num_fields;
@@ -99,30 +121,40 @@ struct Move {
       for (int box = warp; box < kMostShared; box += num_warps) keep_box(shared.box[box], boxes_forth<Shape>(call)[box], lane);
       __syncthreads();
     }
-    const auto count = [&](u32 box) { return items_of(box); };
-    const i64 most = call.max_boxes * Shape::num_fields;
     if constexpr (kShares) {
-      shared.items.count_lanes(num_boxes, count, 0);
-    } else if (most <= Items::kFew) {
-      if (warp == 0) shared.items.count_few(num_boxes, u32(most), count);
+      shared.items.count_lanes(num_boxes, [&](u32 box) { return items_of(box); }, 0);
+    } else if constexpr (kApart) {
+      count(shared.items, warp, 0, [&](u32 box) { return items_of(box, false); });
+      count(shared.own, warp, 1, [&](u32 box) { return items_of(box, true); });
     } else {
-      shared.items.count_all(num_boxes, count);
+      count(shared.items, warp, 0, [&](u32 box) { return items_of(box); });
     }
     __syncthreads();
+  }
+  __device__ __forceinline__ const Items& list(bool stays) const {
+    if constexpr (kApart)
+      if (stays) return shared.own;
+    return shared.items;
   }
   // Takes items from number `turn` on, `first` being the next that nobody has; copy(box, field, from, to, item).
   template <class Copy>
   __device__ __forceinline__ void take(u32 turn, u32 first, Own& kept, Copy copy) const {
-    const auto count = [&](u32 box) { return items_of(box); };
-    const u32 num_items = shared.items.total();
+    const u32 num_items = list(false).total(), num_own = kApart ? list(true).total() : 0;
     u32* const next = &call.state->next_send[epoch & 1];
     const u32 places = num_boxes > 1 ? kPlacesOfList : 1, part = (num_items + places - 1) / places;
+    const u32 num_turns = places * part, pairs = min(num_turns, num_own);
     u32 held = ~0u;
-    while (turn < places * part) {
+    while (turn < num_turns + num_own) {
       const u32 after = lane == 0 ? first + atomicAdd(next, 1u) : 0;
-      u32 item = turn % places * part + turn / places;
-      if (item < num_items) {
-        const u32 number = kShares ? shared.items.find_lane(item) : shared.items.find(item, count);
+      bool stays = false;
+      if constexpr (kApart) {
+        stays = turn < 2 * pairs ? turn & 1 : pairs == num_turns;
+        turn = turn < 2 * pairs ? turn / 2 : turn - pairs;
+      }
+      u32 item = stays ? turn : turn % places * part + turn / places;
+      if (item < (stays ? num_own : num_items)) {
+        const u32 number = kShares ? shared.items.find_lane(item)
+                                   : list(stays).find(item, [&](u32 box) { return kApart ? items_of(box, stays) : items_of(box); });
         if constexpr (!kShares)
           if (number != held) keep_box(kept, boxes_forth<Shape>(call)[number], lane), held = number;
         const Own& box = kShares ? shared.box[number] : kept;

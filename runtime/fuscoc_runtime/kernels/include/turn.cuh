@@ -161,6 +161,7 @@ __device__ __forceinline__ Tile tile_of(const Box<kSteps>& box, const char* from
   const Step &rows = box.step[tiling.first], &columns = box.step[tiling.first + 1];
   Tile tile{from + row * rows.from + column * columns.from, to + row * rows.to + column * columns.to,
             min(tiling.rows, rows.count.by - row), min(tiling.columns, columns.count.by - column)};
+#pragma unroll 1
   for (int i = tiling.first - 1; i >= 0; --i) {
     const Step& step = box.step[i];
     const u32 rest = step.count.quotient(number), index = number - rest * step.count.by;
@@ -208,10 +209,12 @@ __device__ __forceinline__ u32 bring_segments(const Box<kSteps>& box, const Tile
   const Tiling<kSteps>& tiling = box.tiling;
   const u32 bytes = tiling.bytes - (tiling.rows - tile.rows) * tiling.of_row - (tiling.columns - tile.columns) * tiling.of_column;
   u32 all = 0;
+#pragma unroll 1
   for (u32 segment = kBulkCopies ? lane : 0; segment < tiling.segments; segment += kLanesBring) {
     const char* from = tile.from;
     u32 number = segment;
     bool there = true;
+#pragma unroll 1
     for (int i = box.num_steps - 1; i > tiling.first; --i) {
       if (tiling.merged >> i & 1) continue;
       const bool column = i == tiling.first + 1;
@@ -233,6 +236,7 @@ __device__ __forceinline__ u32 bring_ranges(const Box<kSteps>& box, const Tile& 
   const Ranges ranges(box, tile);
   const i64 step = box.step[box.tiling.first].from;
   u32 all = 0;
+#pragma unroll 1
   for (u32 range = kBulkCopies ? lane : 0; range < ranges.num; range += kLanesBring) {
     const char* const from = tile.from + range * step;
     all += bring(staged + ranges.place(range) - u32(reinterpret_cast<u64>(from)) % kLine, from, ranges.bytes, gate, lane, keep);
@@ -247,6 +251,7 @@ __device__ __forceinline__ void store_ranges(const Box<kSteps>& box, const Tile&
   const Ranges ranges(box, tile);
   const i64 step = box.step[box.tiling.first].to;
   const auto head = [&](const char* to) { return min((kLine - u32(reinterpret_cast<u64>(to)) % kLine) % kLine, ranges.bytes); };
+#pragma unroll 1
   for (u32 range = kBulkCopies ? lane : 0; range < ranges.num; range += kLanesBring) {
     char* const to = tile.to + range * step;
     const u32 before = head(to), lines = (ranges.bytes - before) / kLine * kLine;
@@ -259,11 +264,13 @@ __device__ __forceinline__ void store_ranges(const Box<kSteps>& box, const Tile&
       *reinterpret_cast<uint4*>(to + before + i) = *reinterpret_cast<const uint4*>(from + i);
 #endif
   }
+#pragma unroll 1
   for (u32 i = lane; i < 2 * ranges.num; i += kWarp) {  // a lane has an end of a range
     const u32 range = i / 2;
     char* const to = tile.to + range * step;
     const char* const from = staged + ranges.place(range);
     const u32 before = head(to), behind = before + (ranges.bytes - before) / kLine * kLine, end = i % 2 ? ranges.bytes : before;
+#pragma unroll 1
     for (u32 at = i % 2 ? behind : 0; at < end; at += sizeof(Unit))
       *reinterpret_cast<Unit*>(to + at) = *reinterpret_cast<const Unit*>(from + at);
   }
@@ -308,6 +315,8 @@ __device__ __forceinline__ u64 key_of(const Box<kSteps>& box, const Tile& tile, 
   if (!whole || !follows(box, run_bytes) || !(tiling.merged >> last & 1) || apart >> 16) return 0;
   return u64(2 * (field + 1) + (tiling.alike == kBulkLine)) << 48 | u64(apart) << 32 | tile.rows << 16 | width;
 }
+// Of numbers below 2^20, in fewer instructions than a division of others.
+__device__ __forceinline__ u32 small_quotient(u32 n, u32 by) { return u32(__fdividef(float(n) + 0.5f, float(by))); }
 template <int kSteps>
 __device__ __forceinline__ Split split(const Box<kSteps>& box, const Tile& tile, u32 word, u32 run_bytes, u32 num_threads) {
   const Tiling<kSteps>& tiling = box.tiling;
@@ -330,9 +339,9 @@ __device__ __forceinline__ Split split(const Box<kSteps>& box, const Tile& tile,
   made.words = (made.width + (odd || ranges.low % word ? 2 * (word - 1) : word - 1)) / word;
   const u32 alike = (tile.rows + made.period - 1) >> (__ffs(int(made.period)) - 1);
   made.num = made.words * made.period;
-  made.full = made.num / num_threads * num_threads;
-  made.parts = made.num > made.full ? num_threads / (made.num - made.full) : 1;
-  made.of_part = (alike + made.parts - 1) / made.parts;
+  made.full = small_quotient(made.num, num_threads) * num_threads;
+  made.parts = made.num > made.full ? small_quotient(num_threads, made.num - made.full) : 1;
+  made.of_part = small_quotient(alike + made.parts - 1, made.parts);
   return made;
 }
 
@@ -399,6 +408,7 @@ struct Turn {
       const u32 num = all.num - all.full, part = left ? thread / num : 0;
       if (part >= all.parts) break;
       u32 column = before + thread - part * num, first = 0;
+#pragma unroll 1
       for (; column >= all.words; column -= all.words) ++first;
       const int at = int(column * kWord) - int((all.low + first * all.row_step) % kWord);
       const u32 begin = first + part * all.of_part * all.period, end = left ? min(begin + all.of_part * all.period, all.rows) : all.rows;
