@@ -14,17 +14,21 @@ namespace fuscoc {
 
 constexpr u32 kPlacesOfList = 16;  // that items of many boxes are taken from
 
-// By a warp, when all of its CTA have copied: tells the peers, and waits for them. One that refused has a flag,
-// too, which later calls go on from.
-__device__ __forceinline__ void tell_moved(const Call& call, u32 epoch, int lane, bool waits) {
-  const auto flag = [&](int window, int from) {
-    return reinterpret_cast<u32*>(call.window[window] + call.dispatch_flags_at) + from * call.max_sources;
-  };
+// The flag in a window of what a rank has moved there.
+__device__ __forceinline__ u32* moved_flag(const Call& call, int window, int from) {
+  return reinterpret_cast<u32*>(call.window[window] + call.dispatch_flags_at) + from * call.max_sources;
+}
+// By a warp, when all of its CTA have copied: tells the peers. One that refused has a flag, too, which later calls go on from.
+__device__ __forceinline__ void tell_moved(const Call& call, int lane) {
   if (lane >= call.num_ranks || lane == call.rank) return;
   fence_system();
-  add_relaxed(flag(lane, call.rank), kWholeFlag * (blockIdx.x + 1) / gridDim.x - kWholeFlag * blockIdx.x / gridDim.x);
-  if (!waits || call.routing->refusing >> lane & 1) return;
-  const u32* const told = flag(call.rank, lane);
+  add_relaxed(moved_flag(call, lane, call.rank),
+              kWholeFlag * (blockIdx.x + 1) / gridDim.x - kWholeFlag * blockIdx.x / gridDim.x);
+}
+// By a warp, of which a lane waits for a peer: until all of what that moves here has come.
+__device__ __forceinline__ void wait_for_moved(const Call& call, u32 epoch, u32 refusing, int lane) {
+  if (lane >= call.num_ranks || lane == call.rank || refusing >> lane & 1) return;
+  const u32* const told = moved_flag(call, call.rank, lane);
   wait_until(call, kDispatchGroup, lane, 0, [&] { return reached(load_acquire(told), epoch * kWholeFlag); });
 }
 
@@ -131,6 +135,12 @@ struct Move {
     }
     __syncthreads();
   }
+  __device__ __forceinline__ u32 num_places() const { return num_boxes > 1 ? kPlacesOfList : 1; }
+  // Whether the warp that marks copies items, too: not in small calls.
+  __device__ __forceinline__ bool marker_copies(int num_warps) const {
+    if (kTurns<Shape> || (kCarries<Shape> && !Shape::few)) return false;
+    return u32(round_up(shared.items.total(), num_places())) > gridDim.x * u32(num_warps - 1);
+  }
   __device__ __forceinline__ const Items& list(bool stays) const {
     if constexpr (kApart)
       if (stays) return shared.own;
@@ -141,7 +151,7 @@ struct Move {
   __device__ __forceinline__ void take(u32 turn, u32 first, Own& kept, Copy copy) const {
     const u32 num_items = list(false).total(), num_own = kApart ? list(true).total() : 0;
     u32* const next = &call.state->next_send[epoch & 1];
-    const u32 places = num_boxes > 1 ? kPlacesOfList : 1, part = (num_items + places - 1) / places;
+    const u32 places = num_places(), part = (num_items + places - 1) / places;
     const u32 num_turns = places * part, pairs = min(num_turns, num_own);
     u32 held = ~0u;
     while (turn < num_turns + num_own) {
@@ -204,27 +214,51 @@ struct Move {
     }
   }
 
+  // Few marks are brought at once, when all ranks have told theirs, into what is left of the memory of boxes.
+  using Told = Marks<Shape::num_loops>;
+  static constexpr int kMostMarks = kMaxRanks * Relation::num_pieces;
+  static constexpr bool kKeepsMarks = kShares && kMostMarks * sizeof(Told) <= (kWarp - kMostShared) * sizeof(Own);
+  __device__ __forceinline__ Told* kept_marks() const { return reinterpret_cast<Told*>(shared.box + kMostShared); }
+  __device__ __forceinline__ void keep_marks() const {
+    constexpr int words = int(sizeof(Told) / sizeof(u64)), together = 4;
+    const u64* const from = reinterpret_cast<const u64*>(marks_told<Shape>(call, call.rank, 0));
+    u64* const to = reinterpret_cast<u64*>(kept_marks());
+    const int num = call.num_ranks * Relation::num_pieces * words;
+    for (int first = lane; first < num; first += kWarp * together) {
+      u64 word[together];
+#pragma unroll
+      for (int i = 0; i < together; ++i) word[i] = __ldcg(from + min(first + i * kWarp, num - 1));
+#pragma unroll
+      for (int i = 0; i < together; ++i)
+        if (first + i * kWarp < num) to[first + i * kWarp] = word[i];
+    }
+    __syncwarp();
+  }
   __device__ void mark_all() {
-    for (int i = 0; i < call.num_ranks; ++i) {
-      // This rank's own first: its plan has cleared the bits by then, which nobody else's word tells.
-      const int from = (call.rank + i) % call.num_ranks;
+    const bool told = lane < call.num_ranks && !(refusing >> lane & 1);
+    const u32 boxes_of_lane = told ? told_boxes(call, lane, epoch) : 0;
+    if (told && blockIdx.x == 0) *num_told(call, call.rank, lane) = tagged(boxes_of_lane, epoch);
+    // What a lane has waited for is there for all; and this rank's plan has cleared the bits, which nobody else's word tells.
+    __syncwarp();
+    if constexpr (kKeepsMarks) keep_marks();
+    for (int from = 0; from < call.num_ranks; ++from) {
       if (refusing >> from & 1) continue;
-      u32 num_boxes = lane == 0 ? told_boxes(call, from, epoch) : 0;
-      if (lane == 0 && blockIdx.x == 0) *num_told(call, call.rank, from) = tagged(num_boxes, epoch);
-      num_boxes = __shfl_sync(kAllLanes, num_boxes, 0);
-      __syncwarp();
-      // All warps that mark share a box of few; of many, each has one.
+      const u32 num_boxes = __shfl_sync(kAllLanes, boxes_of_lane, from);
+      // All warps that mark share a box of few, and begin with one CTA or another; of many, each has one.
       const auto* const marks = marks_told<Shape>(call, call.rank, from);
       if constexpr (Shape::looks_up)
         for (u32 box = blockIdx.x; box < num_boxes; box += gridDim.x)
-          mark(marks[box], call.filled, call.state->clashed, lane, kWarp);
+          mark<true>(marks[box], call.filled, call.state->clashed, lane, kWarp);
       else
-        for (u32 box = 0; box < num_boxes; ++box)
-          mark(marks[box], call.filled, call.state->clashed, blockIdx.x * kWarp + lane, gridDim.x * kWarp);
+        for (u32 box = 0; box < num_boxes; ++box) {
+          const u32 cta = (blockIdx.x + from * num_boxes + box) % gridDim.x;
+          const Told& of = kKeepsMarks ? kept_marks()[from * Relation::num_pieces + box] : marks[box];
+          mark<!kKeepsMarks>(of, call.filled, call.state->clashed, cta * kWarp + lane, gridDim.x * kWarp);
+        }
       if constexpr (Shape::apart)
         if (from == call.rank)
           for (u32 box = blockIdx.x; box < num_boxes; box += gridDim.x)
-            if (const u32 again = mark(marks_of_cells<Shape>(call)[box], call.begun, call.state->shared, lane, kWarp))
+            if (const u32 again = mark<true>(marks_of_cells<Shape>(call)[box], call.begun, call.state->shared, lane, kWarp))
               atomicAdd(&call.moved[0], -(u64(again) * u64(Shape::row_bytes(0))));  // not to come back once more
       if constexpr (kCovers<Shape>)
         if (from == call.rank)
@@ -232,15 +266,21 @@ struct Move {
     }
   }
   // Sets bits, a lane those of a word of a range, and counts those that are set already: for this lane, too.
-  __device__ u32 mark(const Marks<Shape::num_loops>& marks, u32* filled, u32& trouble, int lane, int num_lanes) {
-    const i64 range = __ldcg(&marks.range), words = (range + 62) / 32;  // of a range, wherever it begins
-    const i64 num = words * __ldcg(&marks.num_ranges);
+  template <bool kIsTold>
+  __device__ __forceinline__ static i64 word_of(const i64& at) {
+    if constexpr (kIsTold) return __ldcg(&at);
+    return at;
+  }
+  template <bool kIsTold>
+  __device__ u32 mark(const Told& marks, u32* filled, u32& trouble, int lane, int num_lanes) {
+    const i64 range = word_of<kIsTold>(marks.range), words = (range + 62) / 32;  // of a range, wherever it begins
+    const i64 num = words * word_of<kIsTold>(marks.num_ranges);
     u32 again = 0;
     for (i64 i = lane; i < num; i += num_lanes) {
-      i64 slot = __ldcg(&marks.first), number = i / words;
-      for (int j = int(__ldcg(&marks.num_loops)) - 1; j >= 0; --j) {
-        const i64 count = __ldcg(&marks.count[j]);
-        slot += number % count * __ldcg(&marks.step[j]);
+      i64 slot = word_of<kIsTold>(marks.first), number = i / words;
+      for (int j = int(word_of<kIsTold>(marks.num_loops)) - 1; j >= 0; --j) {
+        const i64 count = word_of<kIsTold>(marks.count[j]);
+        slot += number % count * word_of<kIsTold>(marks.step[j]);
         number /= count;
       }
       again += mark_word(call, filled, trouble, slot, range, i % words);
@@ -358,8 +398,12 @@ __device__ __forceinline__ void move(const Call& call) {
   if (!aborted) {
     if constexpr (kTurns<Shape>) kind.run(warp, typename Kind::Turns{shared.ring, num_workers});
     else kind.run(warp, num_warps);
-    __syncthreads();
-    if (warp == num_warps - 1) tell_moved(call, epoch, lane, __shfl_sync(kAllLanes, place, kWarp - 1) == gridDim.x - 1);
+    // Nobody who copies waits for the warp that marks.
+    const bool all = kind.marker_copies(num_warps), marks = warp == num_warps - 1;
+    const int threads = (num_warps - !all) * kWarp;
+    if (all || !marks) asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
+    if (warp == 0) tell_moved(call, lane);
+    if (marks && __shfl_sync(kAllLanes, place, kWarp - 1) == gridDim.x - 1) wait_for_moved(call, epoch, kind.refusing, lane);
   }
   wait_for_previous();
 }
