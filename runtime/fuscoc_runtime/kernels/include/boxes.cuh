@@ -191,22 +191,29 @@ struct Items {
     before[lane + 1] = sum_to_lane(lane < num_boxes ? count(lane) : 0u);
     if (lane == 0) before[0] = 0, group = 1, num_groups = kWarp;
   }
-  // By a warp. There is memory of `most` boxes, a few: so they are looked up while their number comes.
+  // By a warp. There is memory of `most` boxes, a few, and of one: so they are looked up while their number comes, and two
+  // of a lane at once.
   template <class Count>
   __device__ __forceinline__ void count_few(u32 num_boxes, u32 most, Count count) {
-    constexpr u32 most_of_lane = kFew / kWarp;
+    constexpr u32 together = 2;
     const u32 lane = threadIdx.x % kWarp, of_lane = max((most + kWarp - 1) / kWarp, 1u), first = lane * of_lane;
-    u32 here[most_of_lane], sum = 0;
+    u32 sum = 0;
+#pragma unroll 1
+    for (u32 box = first; box < first + of_lane; box += together) {
+      u32 items[together];
 #pragma unroll
-    for (u32 i = 0; i < most_of_lane; ++i) here[i] = i < of_lane && first + i < most ? count(first + i) : 0;
+      for (u32 i = 0; i < together; ++i) items[i] = count(min(box + i, max(most, 1u) - 1));
 #pragma unroll
-    for (u32 i = 0; i < most_of_lane; ++i) sum += first + i < num_boxes ? here[i] : 0;
-    u32 end = sum_to_lane(sum) - sum;
-#pragma unroll
-    for (u32 i = 0; i < most_of_lane; ++i) {
-      end += first + i < num_boxes ? here[i] : 0;
-      if (i < of_lane) before[first + i + 1] = end;
+      for (u32 i = 0; i < together; ++i) {
+        if (box + i >= first + of_lane) continue;
+        const u32 here = box + i < num_boxes ? items[i] : 0;
+        before[box + i + 1] = here;
+        sum += here;
+      }
     }
+    u32 end = sum_to_lane(sum) - sum;
+#pragma unroll 1
+    for (u32 box = first; box < first + of_lane; ++box) before[box + 1] = end += before[box + 1];
     if (lane == 0) before[0] = 0, group = 1, num_groups = of_lane * kWarp;
   }
   __device__ __forceinline__ u32 total() const { return before[num_groups]; }

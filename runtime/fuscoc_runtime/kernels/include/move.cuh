@@ -68,6 +68,7 @@ struct Move {
   static constexpr bool kShares = !Shape::looks_up && kMostShared <= kWarp && !kTurns<Shape>;
   // Few CTAs turn tiles hardly faster than NVLink takes those of peers, which is busy all the time if own ones are taken in turn with them.
   static constexpr bool kApart = Shape::looks_up && kTurns<Shape>;
+  static constexpr int kNumLists = kApart ? 2 : 1;  // of items: those that go to others, and own ones
   struct Shared : OwnItems<kApart> {
     Items items;
     Own box[kTurns<Shape> ? kBringersForth : kWarp];
@@ -112,28 +113,36 @@ struct Move {
         box, from, to, shared.places[threadIdx.x / kWarp]}.item(item, lane, Nothing{});
   }
 
+  // Apart from the rest, whose code then lies closer together: all CTAs fetch it at once when they begin.
   template <class Of>
-  __device__ __forceinline__ void count(Items& items, int warp, int who, Of of) const {
-    const i64 most = call.max_boxes * Shape::num_fields;
-    if (most > Items::kFew) items.count_all(num_boxes, of, u32(who));
-    else if (warp == who) items.count_few(num_boxes, u32(most), of);
-  }
+  __device__ static __noinline__ void count_many(Items& items, u32 num, Of of, u32 who) { items.count_all(num, of, who); }
   // Counts the items of the boxes that there are.
   __device__ __forceinline__ void look(int warp, int num_warps) {
     num_boxes = __ldcg(call.num_boxes) * Shape::num_fields;
     if constexpr (kShares) {
       for (int box = warp; box < kMostShared; box += num_warps) keep_box(shared.box[box], boxes_forth<Shape>(call)[box], lane);
       __syncthreads();
-    }
-    if constexpr (kShares) {
       shared.items.count_lanes(num_boxes, [&](u32 box) { return items_of(box); }, 0);
-    } else if constexpr (kApart) {
-      count(shared.items, warp, 0, [&](u32 box) { return items_of(box, false); });
-      count(shared.own, warp, 1, [&](u32 box) { return items_of(box, true); });
     } else {
-      count(shared.items, warp, 0, [&](u32 box) { return items_of(box); });
+      // A list by a warp each, and one text for all.
+      const i64 most = call.max_boxes * Shape::num_fields;
+      const auto of = [state = *this](u32 stay) {
+        return [state, stay](u32 box) { return kApart ? state.items_of(box, stay) : state.items_of(box); };
+      };
+      if (num_boxes > Items::kFew) {
+#pragma unroll 1
+        for (u32 stay = 0; stay < kNumLists; ++stay) count_many(list(stay), num_boxes, of(stay), stay);
+      } else if (warp < kNumLists) {
+        list(warp).count_few(num_boxes, most > Items::kFew ? num_boxes : u32(most), of(warp));
+      }
     }
     __syncthreads();
+  }
+  // Once more, which is rare.
+  __device__ static __noinline__ u32 look_again(const Call& call, Shared& shared, int warp, int num_warps) {
+    Move again{call, 0, int(threadIdx.x) % kWarp, shared, 0, 0};
+    again.look(warp, num_warps);
+    return again.num_boxes;
   }
   __device__ __forceinline__ u32 num_places() const { return num_boxes > 1 ? kPlacesOfList : 1; }
   // Whether the warp that marks copies items, too: not in small calls.
@@ -141,7 +150,7 @@ struct Move {
     if (kTurns<Shape> || (kCarries<Shape> && !Shape::few)) return false;
     return u32(round_up(shared.items.total(), num_places())) > gridDim.x * u32(num_warps - 1);
   }
-  __device__ __forceinline__ const Items& list(bool stays) const {
+  __device__ __forceinline__ Items& list(bool stays) const {
     if constexpr (kApart)
       if (stays) return shared.own;
     return shared.items;
@@ -386,7 +395,7 @@ __device__ __forceinline__ void move(const Call& call) {
   }
   const u32 place = enter(call);
   const bool anew = planned & kMade;
-  if (!looked || anew) kind.look(warp, num_warps);
+  if (!looked || anew) kind.num_boxes = Kind::look_again(call, shared, warp, num_warps);
   // Boxes are made anew if a rank refuses.
   kind.refusing = Shape::looks_up || anew ? *(volatile u32*)&call.routing->refusing : 0;
   leave(call, place, [&](State& state) {
