@@ -35,7 +35,7 @@ struct Step {
   i64 from, to;
 };
 
-// How a box that turns short runs is cut into tiles; see `turn.cuh`.
+// How a box that turns short runs is cut into tiles; see `tile.cuh`.
 template <int kSteps>
 struct Tiling {
   u32 rows, columns;         // of a tile, steps `first` and the next one; 0: the box is copied in lines
