@@ -238,6 +238,25 @@ struct Items {
   }
 };
 
+// Items of two lists in turn, the second one's as evenly among the first one's as there are of each: so neither is left for the
+// end, while what the other needs, a link or memory, has nothing to do. They are fewer than 2^30.
+struct InTurn {
+  u32 total, share;  // items of both; those of the second list, as a part of 2^32, 0 if there are no others
+
+  __device__ __forceinline__ InTurn(u32 first, u32 second) : total(first + second), share(0) {
+    // One or two more than a quotient, so that all of them come; faster than to divide integers.
+    if (first) share = u32(double(second) * 4294967296.0 / double(total)) + 1;
+  }
+  // Whether item `number` is of the second list; it becomes its number in its list.
+  __device__ __forceinline__ bool is_second(u32& number) const {
+    if (share == 0) return true;
+    const u32 before = __umulhi(number, share);
+    const bool second = __umulhi(number + 1, share) != before;
+    number = second ? before : number - before;
+    return second;
+  }
+};
+
 // A warp's own copy of the box that it works on.
 template <class T>
 __device__ __forceinline__ void keep_box(T& mine, const T& box, int lane) {

@@ -332,12 +332,10 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
       const u32 box = this->find(all.arriving, item, of_arriving);
       return receive(box, item, last);
     };
+    const InTurn turns(all.sent.total(), kCarries<Shape> ? all.own.total() : 0);
     const auto next_sent_of = [&](u32 item) -> Next {
-      if constexpr (kCarries<Shape>) {  // in turn with own ones
-        const u32 num_sent = all.sent.total(), pairs = min(num_sent, all.own.total());
-        const bool own = item < 2 * pairs ? item & 1 : pairs == num_sent;
-        item = item < 2 * pairs ? item / 2 : item - pairs;
-        if (own) {
+      if constexpr (kCarries<Shape>) {
+        if (turns.is_second(item)) {
           wait();
           const u32 box = this->find(all.own, item, of_own);
           return keep(box, item, last);
@@ -351,7 +349,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
         Carrier<Own::num_all_steps, least_run<Shape>()> carrier(all.carried.carrier[warp], reinterpret_cast<unsigned char*>(cta_memory()), warp);
         carrier.open();
         const auto hand_over = [&](u64* flag) { flags().hand_over(flag); };
-        this->take(first, counter(false), all.sent.total() + all.own.total(), [&](u32 item) {
+        this->take(first, counter(false), turns.total, [&](u32 item) {
           const Next next = next_sent_of(item);
           carrier.carry(*next.box, next.from, next.to, next.item, next.flag, hand_over);
         });

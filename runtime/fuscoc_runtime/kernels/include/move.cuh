@@ -161,15 +161,12 @@ struct Move {
     const u32 num_items = list(false).total(), num_own = kApart ? list(true).total() : 0;
     u32* const next = &call.state->next_send[epoch & 1];
     const u32 places = num_places(), part = (num_items + places - 1) / places;
-    const u32 num_turns = places * part, pairs = min(num_turns, num_own);
+    const InTurn turns(places * part, num_own);
     u32 held = ~0u;
-    while (turn < num_turns + num_own) {
+    while (turn < turns.total) {
       const u32 after = lane == 0 ? first + atomicAdd(next, 1u) : 0;
       bool stays = false;
-      if constexpr (kApart) {
-        stays = turn < 2 * pairs ? turn & 1 : pairs == num_turns;
-        turn = turn < 2 * pairs ? turn / 2 : turn - pairs;
-      }
+      if constexpr (kApart) stays = turns.is_second(turn);
       u32 item = stays ? turn : turn % places * part + turn / places;
       if (item < (stays ? num_own : num_items)) {
         const u32 number = kShares ? shared.items.find_lane(item)
