@@ -77,31 +77,41 @@ struct Turn {
     }
   }
   // A word of a row, its units so far behind those of another row.
-  __device__ __forceinline__ static Word read(const u32 (&from)[kUnits], u32 further) {
+  __device__ __forceinline__ static Word read(const char* const (&from)[kUnits], u32 further) {
     if constexpr (kUnits == 1) {
-      return *reinterpret_cast<const Word*>(cta_memory() + from[0] + further);
+      return *reinterpret_cast<const Word*>(from[0] + further);
     } else {
       Word word = 0;
 #pragma unroll
-      for (int i = 0; i < kUnits; ++i)
-        word |= Word(*reinterpret_cast<const Unit*>(cta_memory() + from[i] + further)) << 8 * sizeof(Unit) * i;
+      for (int i = 0; i < kUnits; ++i) word |= Word(*reinterpret_cast<const Unit*>(from[i] + further)) << 8 * sizeof(Unit) * i;
       return word;
     }
   }
+  // Some rows at once, of which there are `num` if not all.
+  template <u32 kStep, bool kAll>
+  __device__ __forceinline__ static void turn_some(const char* const (&from)[kUnits], char* to, int num, u32 pitch) {
+    Word word[kRows];
+#pragma unroll
+    for (int j = 0; j < kRows - !kAll; ++j)
+      if (kAll || j < num) word[j] = read(from, j * kStep);
+#pragma unroll
+    for (int j = 0; j < kRows - !kAll; ++j, to += pitch)
+      if (kAll || j < num) *reinterpret_cast<Word*>(to) = word[j];
+  }
   // So many rows that follow each other at both ends.
   template <u32 kStep>
-  __device__ __forceinline__ static void turn_runs(u32 (&from)[kUnits], u32 to, int num, u32 pitch) {
-    for (; num > 0; num -= kRows) {
-      Word word[kRows];
+  __device__ __forceinline__ static void turn_runs(const u32 (&places)[kUnits], u32 place, int num, u32 pitch) {
+    const char* from[kUnits];
 #pragma unroll
-      for (int j = 0; j < kRows; ++j)
-        if (j < num) word[j] = read(from, j * kStep);
-#pragma unroll
-      for (int j = 0; j < kRows; ++j, to += pitch)
-        if (j < num) *reinterpret_cast<Word*>(cta_memory() + to) = word[j];
+    for (int i = 0; i < kUnits; ++i) from[i] = cta_memory() + places[i];
+    char* to = cta_memory() + place;
+#pragma unroll 1
+    for (; num >= kRows; num -= kRows, to += kRows * pitch) {
+      turn_some<kStep, true>(from, to, num, pitch);
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) from[i] += kRows * kStep;
     }
+    turn_some<kStep, false>(from, to, num, pitch);
   }
 
   // Where a byte of the first row is staged.
@@ -125,7 +135,7 @@ struct Turn {
     const u32 width = split.width, period = split.period, step = box.tiling.staged[box.tiling.first] * period;
     const u32 first = staged + begin * box.tiling.staged[box.tiling.first];
     if (at >= 0 && at + kWord <= width) {
-      u32 from[kUnits];
+      const char* from[kUnits];
       // Units that one step is between, at both ends, are found from the one before.
       const int last = box.num_steps - 1;
       const bool follow = box.run.by == sizeof(Unit) && box.tiling.merged >> last & 1 && last > box.tiling.first;
@@ -134,7 +144,7 @@ struct Turn {
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) {
         if (i > 0 && follow && (index + i) % steps.by != 0) from[i] = from[i > 0 ? i - 1 : 0] + box.tiling.staged[last];
-        else from[i] = first + place(box, split, at + i * u32(sizeof(Unit)));
+        else from[i] = cta_memory() + first + place(box, split, at + i * u32(sizeof(Unit)));
       }
       const u32 to = turned + at;
       for (u32 row = begin; row < end; row += kRows * period) {
