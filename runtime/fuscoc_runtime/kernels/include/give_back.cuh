@@ -239,30 +239,6 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     else if (num > Items::kFew) count_many(items, num, of, who);
     else if (warp == who) items.count_few(num, num, of);
   }
-  // The same of three lists, of what is sent, of own rows and of what arrives, by one text: a warp each counts few.
-  __device__ __forceinline__ void count_lists(u32 num_sent, u32 num_own, u32 num_arriving) const {
-    const u32 others = u32(call.num_ranks - 1), factor = others > 1 ? ~0u / others + 1 : 0;
-#pragma unroll 1
-    for (int list = 0; list < 3; ++list) {
-      Items& items = list == 0 ? words().sent : list == 1 ? words().own : words().arriving;
-      const u32 num = list == 0 ? num_sent : list == 1 ? num_own : num_arriving;
-      const auto of = [state = *this, list, factor](u32 index) { return state.items_in(list, index, factor); };
-      if (num > Items::kFew) count_many(items, num, of, list);
-      else if (warp == list) items.count_few(num, num, of);
-    }
-  }
-  // Without branches, so that loads do not wait for each other. Boxes are fewer than 2^29: so many a product divides by the
-  // number of peers.
-  __device__ __forceinline__ u32 items_in(int list, u32 index, u32 factor) const {
-    const u32 box = list == 0 && factor ? __umulhi(index, factor) : index;
-    const int next = call.rank + 1 + int(index - box * u32(call.num_ranks - 1));
-    const int from = list > 0 ? call.rank : next < call.num_ranks ? next : next - call.num_ranks;
-    const bool there = list > 0 || box < words().num_boxes[from];
-    const Own* const boxes = list == 2 ? boxes_back<Shape>(call) : boxes_told<Shape>(call, call.rank, from);
-    const Own& of = boxes[there ? box : 0];
-    const u32 items = items_of(of), arriving = arriving_items(items, __ldcg(&of.num_cells), __ldcg(&of.rank));
-    return !there ? 0 : list == 2 ? arriving : items;
-  }
   template <class Of>
   __device__ __forceinline__ u32 find(const Items& items, u32& item, Of of) const {
     return kShares ? items.find_lane(item) : items.find(item, of);
@@ -289,14 +265,9 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     for (int from = 0; from < call.num_ranks; ++from)
       if (from != call.rank) most = max(most, all.num_boxes[from]);
     const u32 own = all.num_boxes[call.rank];
-    const u32 to_send = most * u32(call.num_ranks - 1), num_arriving = call.num_ranks > 1 ? own : 0;
-    if constexpr (Shape::looks_up && !kShares) {
-      count_lists(to_send, own, num_arriving);
-    } else {
-      count(all.sent, to_send, of_sent, 0);
-      count(all.own, own, of_own, 1);
-      count(all.arriving, num_arriving, of_arriving, 2);
-    }
+    count(all.sent, most * u32(call.num_ranks - 1), of_sent, 0);
+    count(all.own, own, of_own, 1);
+    count(all.arriving, call.num_ranks > 1 ? own : 0, of_arriving, 2);
     __syncthreads();
     leave();
     if constexpr (kTurns<Shape>) {

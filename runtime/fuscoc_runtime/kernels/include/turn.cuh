@@ -88,30 +88,38 @@ struct Turn {
     }
   }
   // Some rows at once, of which there are `num` if not all.
-  template <u32 kStep, bool kAll>
+  template <u32 kStep, int kNum, bool kAll>
   __device__ __forceinline__ static void turn_some(const char* const (&from)[kUnits], char* to, int num, u32 pitch) {
-    Word word[kRows];
+    Word word[kNum];
 #pragma unroll
-    for (int j = 0; j < kRows - !kAll; ++j)
+    for (int j = 0; j < kNum; ++j)
       if (kAll || j < num) word[j] = read(from, j * kStep);
 #pragma unroll
-    for (int j = 0; j < kRows - !kAll; ++j, to += pitch)
+    for (int j = 0; j < kNum; ++j, to += pitch)
       if (kAll || j < num) *reinterpret_cast<Word*>(to) = word[j];
   }
-  // So many rows that follow each other at both ends.
+  // So many rows that follow each other at both ends, most of them in groups without conditions.
   template <u32 kStep>
   __device__ __forceinline__ static void turn_runs(const u32 (&places)[kUnits], u32 place, int num, u32 pitch) {
+    constexpr int most = kUnits > 2 ? 2 * kRows : kRows;
     const char* from[kUnits];
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) from[i] = cta_memory() + places[i];
     char* to = cta_memory() + place;
 #pragma unroll 1
-    for (; num >= kRows; num -= kRows, to += kRows * pitch) {
-      turn_some<kStep, true>(from, to, num, pitch);
+    for (; num >= most; num -= most, to += most * pitch) {
+      turn_some<kStep, most, true>(from, to, num, pitch);
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i) from[i] += most * kStep;
+    }
+    if (most > kRows && num >= kRows) {
+      turn_some<kStep, kRows, true>(from, to, num, pitch);
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) from[i] += kRows * kStep;
+      to += kRows * pitch;
+      num -= kRows;
     }
-    turn_some<kStep, false>(from, to, num, pitch);
+    turn_some<kStep, kRows - 1, false>(from, to, num, pitch);
   }
 
   // Where a byte of the first row is staged.
