@@ -83,6 +83,7 @@ INSTEAD = {
     "sorted_back.cuh": {"bar.sync": "emulation::wait_for(number, threads)"},
     "combine.cuh": {"bar.sync": "emulation::wait_for(team + 1, team_threads)"},
     "give_back.cuh": {"bar.sync": "emulation::wait_for(1, num_warps * kWarp)"},
+    "move.cuh": {"bar.sync": "emulation::wait_for(1, threads)"},
     "vector.cuh": {
         "cvt.rn.bf16x2": BF16,
         "cvt.rn.f16x2": HALVES,

@@ -35,7 +35,7 @@ struct Step {
   i64 from, to;
 };
 
-// How a box that turns short runs is cut into tiles; see `turn.cuh`.
+// How a box that turns short runs is cut into tiles; see `tile.cuh`.
 template <int kSteps>
 struct Tiling {
   u32 rows, columns;         // of a tile, steps `first` and the next one; 0: the box is copied in lines
@@ -191,22 +191,29 @@ struct Items {
     before[lane + 1] = sum_to_lane(lane < num_boxes ? count(lane) : 0u);
     if (lane == 0) before[0] = 0, group = 1, num_groups = kWarp;
   }
-  // By a warp. There is memory of `most` boxes, a few: so they are looked up while their number comes.
+  // By a warp. There is memory of `most` boxes, a few, and of one: so they are looked up while their number comes, and two
+  // of a lane at once.
   template <class Count>
   __device__ __forceinline__ void count_few(u32 num_boxes, u32 most, Count count) {
-    constexpr u32 most_of_lane = kFew / kWarp;
+    constexpr u32 together = 2;
     const u32 lane = threadIdx.x % kWarp, of_lane = max((most + kWarp - 1) / kWarp, 1u), first = lane * of_lane;
-    u32 here[most_of_lane], sum = 0;
+    u32 sum = 0;
+#pragma unroll 1
+    for (u32 box = first; box < first + of_lane; box += together) {
+      u32 items[together];
 #pragma unroll
-    for (u32 i = 0; i < most_of_lane; ++i) here[i] = i < of_lane && first + i < most ? count(first + i) : 0;
+      for (u32 i = 0; i < together; ++i) items[i] = count(min(box + i, max(most, 1u) - 1));
 #pragma unroll
-    for (u32 i = 0; i < most_of_lane; ++i) sum += first + i < num_boxes ? here[i] : 0;
-    u32 end = sum_to_lane(sum) - sum;
-#pragma unroll
-    for (u32 i = 0; i < most_of_lane; ++i) {
-      end += first + i < num_boxes ? here[i] : 0;
-      if (i < of_lane) before[first + i + 1] = end;
+      for (u32 i = 0; i < together; ++i) {
+        if (box + i >= first + of_lane) continue;
+        const u32 here = box + i < num_boxes ? items[i] : 0;
+        before[box + i + 1] = here;
+        sum += here;
+      }
     }
+    u32 end = sum_to_lane(sum) - sum;
+#pragma unroll 1
+    for (u32 box = first; box < first + of_lane; ++box) before[box + 1] = end += before[box + 1];
     if (lane == 0) before[0] = 0, group = 1, num_groups = of_lane * kWarp;
   }
   __device__ __forceinline__ u32 total() const { return before[num_groups]; }
@@ -228,6 +235,25 @@ struct Items {
     if (group == 1) return box;
     for (u32 here = count(box); item >= here; here = count(box)) item -= here, ++box;
     return box;
+  }
+};
+
+// Items of two lists in turn, the second one's as evenly among the first one's as there are of each: so neither is left for the
+// end, while what the other needs, a link or memory, has nothing to do. They are fewer than 2^30.
+struct InTurn {
+  u32 total, share;  // items of both; those of the second list, as a part of 2^32, 0 if there are no others
+
+  __device__ __forceinline__ InTurn(u32 first, u32 second) : total(first + second), share(0) {
+    // One or two more than a quotient, so that all of them come; faster than to divide integers.
+    if (first) share = u32(double(second) * 4294967296.0 / double(total)) + 1;
+  }
+  // Whether item `number` is of the second list; it becomes its number in its list.
+  __device__ __forceinline__ bool is_second(u32& number) const {
+    if (share == 0) return true;
+    const u32 before = __umulhi(number, share);
+    const bool second = __umulhi(number + 1, share) != before;
+    number = second ? before : number - before;
+    return second;
   }
 };
 

@@ -466,8 +466,10 @@ __device__ __forceinline__ void move_entries(const Call& call) {
     state.dispatch_epoch = shared.epoch;
     state.planned = state.next_send[other] = state.next_expand[other] = state.sent[other] = 0;
   });
-  if (!shared.aborted && warp == num_warps - 1)
-    tell_moved(call, shared.epoch, lane, __shfl_sync(kAllLanes, place, kWarp - 1) == gridDim.x - 1);
+  if (!shared.aborted && warp == num_warps - 1) {
+    tell_moved(call, lane);
+    if (__shfl_sync(kAllLanes, place, kWarp - 1) == gridDim.x - 1) wait_for_moved(call, shared.epoch, call.routing->refusing, lane);
+  }
   wait_for_previous();
 }
 

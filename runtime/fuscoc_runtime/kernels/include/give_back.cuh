@@ -52,6 +52,11 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   __device__ __forceinline__ u64* flag(int window, u32 item) const {
     return reinterpret_cast<u64*>(call.window[window] + call.combine_flags_at) + item;
   }
+  // As `enter`, where a plan has said that this rank's staging may be written.
+  __device__ __forceinline__ void say_begun() const {
+    const int peer = threadIdx.x;
+    if (call.num_ranks > 1 && blockIdx.x == 0 && peer < call.num_ranks && this->joins(peer)) this->tell(call.barrier_at, peer);
+  }
   // Boxes that this rank was told: the first of all other ranks, the first of the next one first, and so on.
   __device__ __forceinline__ int source_of(u32 index) const {
     const int next = call.rank + 1 + int(index % u32(call.num_ranks - 1));
@@ -186,10 +191,12 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     char* const to = call.result + box.to + cell * box.cell_to;
     return {&box, from, to, item % box.num_items, true, flag(call.rank, box.flag + item), rank};
   }
-  // Whether what arrives has come.
-  __device__ __forceinline__ bool has_come(const Next& next) const {
-    bool there = this->joins(next.rank);
-    if (there && lane == 0) there = this->wait_for(next.rank, next.item, next.flag);
+  // Whether what arrives has come. Apart from the rest, whose code then lies closer together: a call fetches it anew.
+  __device__ __forceinline__ bool has_come(const Next& next) const { return has_come(call, words(), next.rank, next.item, next.flag); }
+  __device__ static __noinline__ bool has_come(const Call& call, GiveBackWords<Shape>& words, int rank, u32 item, const u64* flag) {
+    const Base state{call, words};
+    bool there = state.joins(rank);
+    if (there && threadIdx.x % kWarp == 0) there = state.wait_for(rank, item, flag);
     return told_by(0, there);
   }
   // Copies it, and flags what this warp has sent before.
@@ -296,12 +303,10 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
       const u32 box = this->find(all.arriving, item, of_arriving);
       return receive(box, item, last);
     };
+    const InTurn turns(all.sent.total(), kCarries<Shape> ? all.own.total() : 0);
     const auto next_sent_of = [&](u32 item) -> Next {
-      if constexpr (kCarries<Shape>) {  // in turn with own ones
-        const u32 num_sent = all.sent.total(), pairs = min(num_sent, all.own.total());
-        const bool own = item < 2 * pairs ? item & 1 : pairs == num_sent;
-        item = item < 2 * pairs ? item / 2 : item - pairs;
-        if (own) {
+      if constexpr (kCarries<Shape>) {
+        if (turns.is_second(item)) {
           wait();
           const u32 box = this->find(all.own, item, of_own);
           return keep(box, item, last);
@@ -315,7 +320,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
         Carrier<Own::num_all_steps, least_run<Shape>()> carrier(all.carried.carrier[warp], reinterpret_cast<unsigned char*>(cta_memory()), warp);
         carrier.open();
         const auto hand_over = [&](u64* flag) { flags().hand_over(flag); };
-        this->take(first, counter(false), all.sent.total() + all.own.total(), [&](u32 item) {
+        this->take(first, counter(false), turns.total, [&](u32 item) {
           const Next next = next_sent_of(item);
           carrier.carry(*next.box, next.from, next.to, next.item, next.flag, hand_over);
         });
@@ -323,9 +328,11 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
         return flags().end();
       }
     }
+    const bool small = !kTurns<Shape> && !kCarries<Shape> && all.sent.total() <= gridDim.x * num_givers();
 #pragma unroll 1
     for (int turn = gives ? 0 : 1; turn < (kCarries<Shape> ? 2 : 3); ++turn) {
       const bool here = turn == 1;
+      if (turn == 2 && small) break;  // those that began so take all of it, in any CTA
       const bool is_first = turn == (gives ? 0 : 1), skips = is_first && !begins;
       const u32 ticket = is_first ? first : this->ticket(counter(here));
       u64* pending = nullptr;
@@ -336,7 +343,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
         else if (next.box) bring(next);
       });
       if constexpr (!kTurns<Shape> && !kCarries<Shape>) {
-        if (turn == 0 && all.sent.total() <= gridDim.x * num_givers()) signal_all(pending);
+        if (turn == 0 && small) signal_all(pending);
         else signal(pending);
       }
     }
@@ -348,6 +355,15 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
 template <class Words>
 __device__ __noinline__ void end_numbering(const Call& call, const Words& shared) {
   advance_back(call, shared);
+}
+// The same by the last CTA that enters, behind a barrier of all its threads.
+template <class Words>
+__device__ __noinline__ void enter_and_number(const Call& call, const Words& shared) {
+  entered_behind(call, [&](State&) { advance_back(call, shared); });
+}
+template <class Shape>
+__device__ __noinline__ bool goes_on_otherwise(const Call& call, GiveBackWords<Shape>& shared) {
+  return goes_on(call, Back<GiveBackWords<Shape>>{call, shared}, call.result_bytes);
 }
 
 // Whether the kernel before has brought it back, into results that are lent: see `give_lent`, beside whose end this one may
@@ -377,8 +393,13 @@ __device__ __forceinline__ void give_back(const Call& call) {
   if constexpr (kCarries<Shape>) state.flags().open();
   if (thread < call.num_ranks) shared.num_boxes[thread] = u32(told >> 32) == state.epoch() && state.joins(thread) ? u32(told) : 0;
   __syncthreads();
-  const auto next = [&] { entered_behind(call, [&](State&) { end_numbering(call, shared); }); };
-  if (goes_on(call, state, call.result_bytes)) state.run(next);
+  const auto next = [&] {
+    if (thread == int(blockDim.x) - 1) enter_and_number(call, shared);
+  };
+  // In most calls nobody waits, and their code lies together.
+  const bool usual = (call.num_ranks == 1 || shared.planned) && !shared.outdated && !shared.refuses && !shared.aborted;
+  if (usual) state.say_begun();
+  if (usual || goes_on_otherwise<Shape>(call, shared)) state.run(next);
   else next();
 }
 

@@ -141,11 +141,10 @@ struct GiveLent : GiveBack<Shape> {
       else if (!takes) turning.store(taker() - kBringersBack, shared.tag);
       if (!takes) return true;
     }
-    const u32 num_sent = all.sent.total(), num_own = all.own.total(), pairs = min(num_sent, num_own);
+    const InTurn turns(all.sent.total(), all.own.total());
     const Own* last = nullptr;
     const auto next = [&](u32 item) -> typename Base::Next {
-      const bool stays = item < 2 * pairs ? item & 1 : pairs == num_sent;
-      item = item < 2 * pairs ? item / 2 : item - pairs;
+      const bool stays = turns.is_second(item);
       const u32 index = stays ? own(all.own.find(item, of_own)) : sent(all.sent.find(item, of_sent));
       const int to = rank_of(index);
       const Own& box = shares ? all.box[index] : held(told(to, index / num_ranks), last);
@@ -156,7 +155,7 @@ struct GiveLent : GiveBack<Shape> {
       if (carries) {
         Carrier<Own::num_all_steps, least_run<Shape>()> carrier(lent.carrier[warp], reinterpret_cast<unsigned char*>(cta_memory()), warp);
         carrier.open();
-        this->take(ticket, taken, num_sent + num_own, [&](u32 number) {
+        this->take(ticket, taken, turns.total, [&](u32 number) {
           const typename Base::Next item = next(number);
           if (item.box) carrier.carry(*item.box, item.from, item.to, item.item, nullptr, [](u64*) {});
         });
@@ -165,7 +164,7 @@ struct GiveLent : GiveBack<Shape> {
       }
     }
     if constexpr (!kCarries<Shape> || Shape::few) {
-      this->take(ticket, taken, num_sent + num_own, [&](u32 number) {
+      this->take(ticket, taken, turns.total, [&](u32 number) {
         const typename Base::Next item = next(number);
         if (!item.box) return;
         if constexpr (kTurns<Shape>)

@@ -5,7 +5,7 @@
 // ones copies it.
 #pragma once
 #include "piece.cuh"
-#include "turn.cuh"
+#include "tile.cuh"
 
 namespace fuscoc {
 

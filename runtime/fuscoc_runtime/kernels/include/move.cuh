@@ -14,17 +14,21 @@ namespace fuscoc {
 
 constexpr u32 kPlacesOfList = 16;  // that items of many boxes are taken from
 
-// By a warp, when all of its CTA have copied: tells the peers, and waits for them. One that refused has a flag,
-// too, which later calls go on from.
-__device__ __forceinline__ void tell_moved(const Call& call, u32 epoch, int lane, bool waits) {
-  const auto flag = [&](int window, int from) {
-    return reinterpret_cast<u32*>(call.window[window] + call.dispatch_flags_at) + from * call.max_sources;
-  };
+// The flag in a window of what a rank has moved there.
+__device__ __forceinline__ u32* moved_flag(const Call& call, int window, int from) {
+  return reinterpret_cast<u32*>(call.window[window] + call.dispatch_flags_at) + from * call.max_sources;
+}
+// By a warp, when all of its CTA have copied: tells the peers. One that refused has a flag, too, which later calls go on from.
+__device__ __forceinline__ void tell_moved(const Call& call, int lane) {
   if (lane >= call.num_ranks || lane == call.rank) return;
   fence_system();
-  add_relaxed(flag(lane, call.rank), kWholeFlag * (blockIdx.x + 1) / gridDim.x - kWholeFlag * blockIdx.x / gridDim.x);
-  if (!waits || call.routing->refusing >> lane & 1) return;
-  const u32* const told = flag(call.rank, lane);
+  add_relaxed(moved_flag(call, lane, call.rank),
+              kWholeFlag * (blockIdx.x + 1) / gridDim.x - kWholeFlag * blockIdx.x / gridDim.x);
+}
+// By a warp, of which a lane waits for a peer: until all of what that moves here has come.
+__device__ __forceinline__ void wait_for_moved(const Call& call, u32 epoch, u32 refusing, int lane) {
+  if (lane >= call.num_ranks || lane == call.rank || refusing >> lane & 1) return;
+  const u32* const told = moved_flag(call, call.rank, lane);
   wait_until(call, kDispatchGroup, lane, 0, [&] { return reached(load_acquire(told), epoch * kWholeFlag); });
 }
 
@@ -48,6 +52,13 @@ __device__ __forceinline__ u32 mark_word(const Call& call, u32* filled, u32& tro
   return __popc(twice);
 }
 
+template <bool kThere>
+struct OwnItems {
+  Items own;
+};
+template <>
+struct OwnItems<false> {};
+
 template <class Shape, class Relation>
 struct Move {
   using Own = BoxOf<Shape>;
@@ -55,7 +66,10 @@ struct Move {
   static constexpr int kMostShared = Relation::num_pieces * Shape::num_fields;
   // All warps share few boxes; of many, each has the one that it works on.
   static constexpr bool kShares = !Shape::looks_up && kMostShared <= kWarp && !kTurns<Shape>;
-  struct Shared {
+  // Few CTAs turn tiles hardly faster than NVLink takes those of peers, which is busy all the time if own ones are taken in turn with them.
+  static constexpr bool kApart = Shape::looks_up && kTurns<Shape>;
+  static constexpr int kNumLists = kApart ? 2 : 1;  // of items: those that go to others, and own ones
+  struct Shared : OwnItems<kApart> {
     Items items;
     Own box[kTurns<Shape> ? kBringersForth : kWarp];
     Places places[kTurns<Shape> ? 1 : kWarp];
@@ -75,6 +89,13 @@ struct Move {
     const Own& of = boxes_forth<Shape>(call)[box];
     return __ldcg(&of.num_items) * u32(__ldcg(&of.num_cells));
   }
+  // Those of boxes that stay on this rank, or of all others.
+  __device__ __forceinline__ u32 items_of(u32 box, bool stay) const {
+    const Own& of = boxes_forth<Shape>(call)[box];
+    const u32 num_items = __ldcg(&of.num_items), num_cells = u32(__ldcg(&of.num_cells));
+    const bool stays = __ldcg(&of.rank) == call.rank && num_cells == 1;
+    return stays == stay ? num_items * num_cells : 0;
+  }
 
   // Cells in turn, that of the next rank first: ranks begin with different ones.
   __device__ __forceinline__ int cell_of(const Own& box, u32 item) const {
@@ -92,37 +113,64 @@ struct Move {
         box, from, to, shared.places[threadIdx.x / kWarp]}.item(item, lane, Nothing{});
   }
 
+  // Apart from the rest, whose code then lies closer together: all CTAs fetch it at once when they begin.
+  template <class Of>
+  __device__ static __noinline__ void count_many(Items& items, u32 num, Of of, u32 who) { items.count_all(num, of, who); }
   // Counts the items of the boxes that there are.
   __device__ __forceinline__ void look(int warp, int num_warps) {
     num_boxes = __ldcg(call.num_boxes) * Shape::num_fields;
     if constexpr (kShares) {
       for (int box = warp; box < kMostShared; box += num_warps) keep_box(shared.box[box], boxes_forth<Shape>(call)[box], lane);
       __syncthreads();
-    }
-    const auto count = [&](u32 box) { return items_of(box); };
-    const i64 most = call.max_boxes * Shape::num_fields;
-    if constexpr (kShares) {
-      shared.items.count_lanes(num_boxes, count, 0);
-    } else if (most <= Items::kFew) {
-      if (warp == 0) shared.items.count_few(num_boxes, u32(most), count);
+      shared.items.count_lanes(num_boxes, [&](u32 box) { return items_of(box); }, 0);
     } else {
-      shared.items.count_all(num_boxes, count);
+      // A list by a warp each, and one text for all.
+      const i64 most = call.max_boxes * Shape::num_fields;
+      const auto of = [state = *this](u32 stay) {
+        return [state, stay](u32 box) { return kApart ? state.items_of(box, stay) : state.items_of(box); };
+      };
+      if (num_boxes > Items::kFew) {
+#pragma unroll 1
+        for (u32 stay = 0; stay < kNumLists; ++stay) count_many(list(stay), num_boxes, of(stay), stay);
+      } else if (warp < kNumLists) {
+        list(warp).count_few(num_boxes, most > Items::kFew ? num_boxes : u32(most), of(warp));
+      }
     }
     __syncthreads();
+  }
+  // Once more, which is rare.
+  __device__ static __noinline__ u32 look_again(const Call& call, Shared& shared, int warp, int num_warps) {
+    Move again{call, 0, int(threadIdx.x) % kWarp, shared, 0, 0};
+    again.look(warp, num_warps);
+    return again.num_boxes;
+  }
+  __device__ __forceinline__ u32 num_places() const { return num_boxes > 1 ? kPlacesOfList : 1; }
+  // Whether the warp that marks copies items, too: not in small calls.
+  __device__ __forceinline__ bool marker_copies(int num_warps) const {
+    if (kTurns<Shape> || (kCarries<Shape> && !Shape::few)) return false;
+    return u32(round_up(shared.items.total(), num_places())) > gridDim.x * u32(num_warps - 1);
+  }
+  __device__ __forceinline__ Items& list(bool stays) const {
+    if constexpr (kApart)
+      if (stays) return shared.own;
+    return shared.items;
   }
   // Takes items from number `turn` on, `first` being the next that nobody has; copy(box, field, from, to, item).
   template <class Copy>
   __device__ __forceinline__ void take(u32 turn, u32 first, Own& kept, Copy copy) const {
-    const auto count = [&](u32 box) { return items_of(box); };
-    const u32 num_items = shared.items.total();
+    const u32 num_items = list(false).total(), num_own = kApart ? list(true).total() : 0;
     u32* const next = &call.state->next_send[epoch & 1];
-    const u32 places = num_boxes > 1 ? kPlacesOfList : 1, part = (num_items + places - 1) / places;
+    const u32 places = num_places(), part = (num_items + places - 1) / places;
+    const InTurn turns(places * part, num_own);
     u32 held = ~0u;
-    while (turn < places * part) {
+    while (turn < turns.total) {
       const u32 after = lane == 0 ? first + atomicAdd(next, 1u) : 0;
-      u32 item = turn % places * part + turn / places;
-      if (item < num_items) {
-        const u32 number = kShares ? shared.items.find_lane(item) : shared.items.find(item, count);
+      bool stays = false;
+      if constexpr (kApart) stays = turns.is_second(turn);
+      u32 item = stays ? turn : turn % places * part + turn / places;
+      if (item < (stays ? num_own : num_items)) {
+        const u32 number = kShares ? shared.items.find_lane(item)
+                                   : list(stays).find(item, [&](u32 box) { return kApart ? items_of(box, stays) : items_of(box); });
         if constexpr (!kShares)
           if (number != held) keep_box(kept, boxes_forth<Shape>(call)[number], lane), held = number;
         const Own& box = kShares ? shared.box[number] : kept;
@@ -172,27 +220,51 @@ struct Move {
     }
   }
 
+  // Few marks are brought at once, when all ranks have told theirs, into what is left of the memory of boxes.
+  using Told = Marks<Shape::num_loops>;
+  static constexpr int kMostMarks = kMaxRanks * Relation::num_pieces;
+  static constexpr bool kKeepsMarks = kShares && kMostMarks * sizeof(Told) <= (kWarp - kMostShared) * sizeof(Own);
+  __device__ __forceinline__ Told* kept_marks() const { return reinterpret_cast<Told*>(shared.box + kMostShared); }
+  __device__ __forceinline__ void keep_marks() const {
+    constexpr int words = int(sizeof(Told) / sizeof(u64)), together = 4;
+    const u64* const from = reinterpret_cast<const u64*>(marks_told<Shape>(call, call.rank, 0));
+    u64* const to = reinterpret_cast<u64*>(kept_marks());
+    const int num = call.num_ranks * Relation::num_pieces * words;
+    for (int first = lane; first < num; first += kWarp * together) {
+      u64 word[together];
+#pragma unroll
+      for (int i = 0; i < together; ++i) word[i] = __ldcg(from + min(first + i * kWarp, num - 1));
+#pragma unroll
+      for (int i = 0; i < together; ++i)
+        if (first + i * kWarp < num) to[first + i * kWarp] = word[i];
+    }
+    __syncwarp();
+  }
   __device__ void mark_all() {
-    for (int i = 0; i < call.num_ranks; ++i) {
-      // This rank's own first: its plan has cleared the bits by then, which nobody else's word tells.
-      const int from = (call.rank + i) % call.num_ranks;
+    const bool told = lane < call.num_ranks && !(refusing >> lane & 1);
+    const u32 boxes_of_lane = told ? told_boxes(call, lane, epoch) : 0;
+    if (told && blockIdx.x == 0) *num_told(call, call.rank, lane) = tagged(boxes_of_lane, epoch);
+    // What a lane has waited for is there for all; and this rank's plan has cleared the bits, which nobody else's word tells.
+    __syncwarp();
+    if constexpr (kKeepsMarks) keep_marks();
+    for (int from = 0; from < call.num_ranks; ++from) {
       if (refusing >> from & 1) continue;
-      u32 num_boxes = lane == 0 ? told_boxes(call, from, epoch) : 0;
-      if (lane == 0 && blockIdx.x == 0) *num_told(call, call.rank, from) = tagged(num_boxes, epoch);
-      num_boxes = __shfl_sync(kAllLanes, num_boxes, 0);
-      __syncwarp();
-      // All warps that mark share a box of few; of many, each has one.
+      const u32 num_boxes = __shfl_sync(kAllLanes, boxes_of_lane, from);
+      // All warps that mark share a box of few, and begin with one CTA or another; of many, each has one.
       const auto* const marks = marks_told<Shape>(call, call.rank, from);
       if constexpr (Shape::looks_up)
         for (u32 box = blockIdx.x; box < num_boxes; box += gridDim.x)
-          mark(marks[box], call.filled, call.state->clashed, lane, kWarp);
+          mark<true>(marks[box], call.filled, call.state->clashed, lane, kWarp);
       else
-        for (u32 box = 0; box < num_boxes; ++box)
-          mark(marks[box], call.filled, call.state->clashed, blockIdx.x * kWarp + lane, gridDim.x * kWarp);
+        for (u32 box = 0; box < num_boxes; ++box) {
+          const u32 cta = (blockIdx.x + from * num_boxes + box) % gridDim.x;
+          const Told& of = kKeepsMarks ? kept_marks()[from * Relation::num_pieces + box] : marks[box];
+          mark<!kKeepsMarks>(of, call.filled, call.state->clashed, cta * kWarp + lane, gridDim.x * kWarp);
+        }
       if constexpr (Shape::apart)
         if (from == call.rank)
           for (u32 box = blockIdx.x; box < num_boxes; box += gridDim.x)
-            if (const u32 again = mark(marks_of_cells<Shape>(call)[box], call.begun, call.state->shared, lane, kWarp))
+            if (const u32 again = mark<true>(marks_of_cells<Shape>(call)[box], call.begun, call.state->shared, lane, kWarp))
               atomicAdd(&call.moved[0], -(u64(again) * u64(Shape::row_bytes(0))));  // not to come back once more
       if constexpr (kCovers<Shape>)
         if (from == call.rank)
@@ -200,15 +272,21 @@ struct Move {
     }
   }
   // Sets bits, a lane those of a word of a range, and counts those that are set already: for this lane, too.
-  __device__ u32 mark(const Marks<Shape::num_loops>& marks, u32* filled, u32& trouble, int lane, int num_lanes) {
-    const i64 range = __ldcg(&marks.range), words = (range + 62) / 32;  // of a range, wherever it begins
-    const i64 num = words * __ldcg(&marks.num_ranges);
+  template <bool kIsTold>
+  __device__ __forceinline__ static i64 word_of(const i64& at) {
+    if constexpr (kIsTold) return __ldcg(&at);
+    return at;
+  }
+  template <bool kIsTold>
+  __device__ u32 mark(const Told& marks, u32* filled, u32& trouble, int lane, int num_lanes) {
+    const i64 range = word_of<kIsTold>(marks.range), words = (range + 62) / 32;  // of a range, wherever it begins
+    const i64 num = words * word_of<kIsTold>(marks.num_ranges);
     u32 again = 0;
     for (i64 i = lane; i < num; i += num_lanes) {
-      i64 slot = __ldcg(&marks.first), number = i / words;
-      for (int j = int(__ldcg(&marks.num_loops)) - 1; j >= 0; --j) {
-        const i64 count = __ldcg(&marks.count[j]);
-        slot += number % count * __ldcg(&marks.step[j]);
+      i64 slot = word_of<kIsTold>(marks.first), number = i / words;
+      for (int j = int(word_of<kIsTold>(marks.num_loops)) - 1; j >= 0; --j) {
+        const i64 count = word_of<kIsTold>(marks.count[j]);
+        slot += number % count * word_of<kIsTold>(marks.step[j]);
         number /= count;
       }
       again += mark_word(call, filled, trouble, slot, range, i % words);
@@ -314,7 +392,7 @@ __device__ __forceinline__ void move(const Call& call) {
   }
   const u32 place = enter(call);
   const bool anew = planned & kMade;
-  if (!looked || anew) kind.look(warp, num_warps);
+  if (!looked || anew) kind.num_boxes = Kind::look_again(call, shared, warp, num_warps);
   // Boxes are made anew if a rank refuses.
   kind.refusing = Shape::looks_up || anew ? *(volatile u32*)&call.routing->refusing : 0;
   leave(call, place, [&](State& state) {
@@ -326,8 +404,12 @@ __device__ __forceinline__ void move(const Call& call) {
   if (!aborted) {
     if constexpr (kTurns<Shape>) kind.run(warp, typename Kind::Turns{shared.ring, num_workers});
     else kind.run(warp, num_warps);
-    __syncthreads();
-    if (warp == num_warps - 1) tell_moved(call, epoch, lane, __shfl_sync(kAllLanes, place, kWarp - 1) == gridDim.x - 1);
+    // Nobody who copies waits for the warp that marks.
+    const bool all = kind.marker_copies(num_warps), marks = warp == num_warps - 1;
+    const int threads = (num_warps - !all) * kWarp;
+    if (all || !marks) asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
+    if (warp == 0) tell_moved(call, lane);
+    if (marks && __shfl_sync(kAllLanes, place, kWarp - 1) == gridDim.x - 1) wait_for_moved(call, epoch, kind.refusing, lane);
   }
   wait_for_previous();
 }

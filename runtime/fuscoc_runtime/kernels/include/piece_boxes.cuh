@@ -7,7 +7,7 @@
 #include "kept.cuh"
 #include "meet.cuh"
 #include "staged.cuh"
-#include "turn.cuh"
+#include "tile.cuh"
 
 namespace fuscoc {
 

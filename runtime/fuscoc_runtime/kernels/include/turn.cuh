@@ -1,351 +1,8 @@
-// Tiles: boxes of short runs that are turned in shared memory, so that both ends see long ranges.
-//
-// The innermost steps of a box, a tile, are contiguous where they go, or a range a row; and read in another
-// order, segments of many runs. Segments are brought by bulk copies, a CTA's warps put the units of each
-// word of the target together, and rows leave as they lie, from the same places modulo 128, in whole lines.
-// A patch of a picture is such a row, or a line of the picture on the way back, or one of a transpose.
+// Turns tiles: of every word where it goes, a thread puts the units together that lie apart where they are read.
 #pragma once
-#include "boxes.cuh"
-#include "gate.cuh"
+#include "deal.cuh"
 
 namespace fuscoc {
-
-constexpr u32 kLongRun = 128;       // runs of so many bytes are read well one by one,
-constexpr u32 kShortSegment = 64;   // and segments of so few not better than they are
-constexpr u32 kMostOfTile = 512;    // bytes of a segment or a row that a tile gains from
-
-// Whether a shuffle has fields of short runs: its CTAs turn tiles, each of two buffers with so many bytes.
-template <class Shape>
-constexpr bool kTurns = Shape::tile_bytes > 0;
-constexpr u32 kPartsOfTile = 4;     // in small calls, so that more CTAs have some
-constexpr u32 kTurnedLines = 4096, kFewTurnedLines = 1024;  // that such a CTA takes at once where it turns nothing, but
-                                                          // fewer in small calls
-
-// Segments that are long lie in shared memory as in the source modulo 128: bulk copies are cut up that do not. Others
-// lie in lines as there, and an odd number of lines apart, for the banks' sake.
-__device__ __forceinline__ u32 alike(u32 bytes) { return bytes >= kMostOfTile ? kBulkLine : kLine; }
-__device__ __forceinline__ u32 segment_pitch(u32 bytes) {
-  return bytes >= kMostOfTile ? u32(round_up(bytes + kBulkLine - 1, kBulkLine)) : (bytes + 2 * (kLine - 1)) / kLine * kLine | kLine;
-}
-// The same of a tile's rows where they go.
-__device__ __forceinline__ u32 range_pitch(u32 bytes) { return u32(round_up(bytes + kBulkLine - 1, kBulkLine)); }
-
-// Cuts boxes into tiles of two buffers with `room` bytes each.
-template <int kUnit, int kSteps>
-struct Cutter {
-  Box<kSteps>& box;
-  const u32 room;
-
-  // Of the steps from `first` on, so many of the first two at once.
-  struct Cut {
-    int first;
-    u32 rows, columns;
-    u32 column, width;           // bytes
-    u32 segments, bytes, merged; // as in `Tiling`
-    u32 gain;                    // 0: does not fit, or gains nothing
-  };
-  __device__ __forceinline__ u32 count(const Cut& cut, int i) const {
-    return i == cut.first ? cut.rows : i == cut.first + 1 ? cut.columns : box.step[i].count.by;
-  }
-  // Rows are one range, at whatever end.
-  __device__ __forceinline__ bool whole(const Cut& cut) const {
-    return cut.rows == 1 || (cut.columns == box.step[cut.first + 1].count.by && cut.first >= box.num_outer);
-  }
-  __device__ __noinline__ Cut measure(int first, u32 rows, u32 columns) const {
-    Cut cut{first, rows, columns, 0, 0, 1, u32(box.run_bytes), 0, 0};
-    const int last = box.num_steps - 1;
-    u64 column = u64(box.run_bytes);
-    for (int i = last; i > first + 1; --i) column *= box.step[i].count.by;
-    if (column * columns * rows > room) return cut;
-    cut.column = u32(column);
-    cut.width = cut.column * columns;
-    for (int i = first; i <= last; ++i) {
-      if (cut.merged >> i & 1 || box.step[i].from != cut.bytes || count(cut, i) == 1) continue;
-      cut.bytes *= count(cut, i);
-      cut.merged |= 1u << i;
-      if (count(cut, i) != box.step[i].count.by) break;  // what would come next lies apart
-      i = first - 1;
-    }
-    for (int i = first; i <= last; ++i) {
-      if (count(cut, i) == 1) cut.merged |= 1u << i;
-      if (!(cut.merged >> i & 1)) cut.segments *= count(cut, i);
-    }
-    if (!(cut.merged >> first & 1) || cut.bytes < kShortSegment) return cut;  // a word's place changes alike from row to row
-    const u32 range = whole(cut) ? cut.width * rows : cut.width, num = whole(cut) ? 1 : rows;
-    if (u64(cut.segments) * segment_pitch(cut.bytes) > room || u64(num) * range_pitch(range) > room) return cut;
-    cut.gain = min(range, kMostOfTile) * min(cut.bytes, kMostOfTile);
-    return cut;
-  }
-  // As many rows as fit, in bands that are alike.
-  __device__ __noinline__ Cut most_rows(int first, u32 columns) const {
-    const u32 num_rows = box.step[first].count.by;
-    u64 row = u64(box.run_bytes) * columns;
-    for (int i = box.num_steps - 1; i > first + 1; --i) row *= box.step[i].count.by;
-    Cut made{};
-    for (u32 rows = row > room ? 0 : min(num_rows, room / u32(row)); rows > 0 && !made.gain; rows -= (rows + 7) / 8) {
-      const u32 bands = (num_rows + rows - 1) / rows;
-      made = measure(first, (num_rows + bands - 1) / bands, columns);
-    }
-    return made;
-  }
-  // What gains most, with as many rows as there are: first of all columns, then of fewer.
-  __device__ __noinline__ Cut find() const {
-    constexpr u32 most = kMostOfTile * kMostOfTile;
-    const int last = box.num_steps - 1;
-    Cut best{};
-    if (kUnit == kLine || last < 1 || last < box.num_outer || box.run_bytes >= kLongRun) return best;
-    for (int first = last - 1; first >= max(box.num_outer - 1, 0) && best.gain < most; --first) {
-      const u32 num_columns = box.step[first + 1].count.by;
-      u64 column = u64(box.run_bytes);
-      for (int i = last; i > first + 1; --i) column *= box.step[i].count.by;
-      for (u32 parts = 1; parts <= num_columns && best.gain < most; parts += max(parts / 2, 1u)) {
-        const u32 columns = (num_columns + parts - 1) / parts;
-        if (parts > 1 && columns < 8 && columns * column < kLongRun) break;
-        const Cut made = most_rows(first, columns);
-        if (made.gain > best.gain) best = made;
-      }
-    }
-    return best;
-  }
-  // Leaves boxes as they are that gain nothing.
-  __device__ __noinline__ void cut() const {
-    const Cut best = find();
-    if (best.gain == 0) return;
-    const int first = best.first;
-    const u32 bands = (box.step[first].count.by + best.rows - 1) / best.rows;
-    const u32 chunks = (box.step[first + 1].count.by + best.columns - 1) / best.columns;
-    u64 tiles = u64(bands) * chunks;
-    for (int i = 0; i < first; ++i) tiles *= box.step[i].count.by;
-    if (tiles > box.num_lines / kFewItemLines + 1) return;  // there are no more flags
-    Tiling<kSteps>& tiling = box.tiling;
-    tiling.rows = best.rows;
-    tiling.columns = best.columns;
-    tiling.bands = Divisor::of(bands);
-    tiling.chunks = Divisor::of(chunks);
-    tiling.of_columns = Divisor::of(best.columns);
-    tiling.first = first;
-    tiling.whole = whole(best);
-    tiling.straight = 0;
-    tiling.row_bytes = best.width;
-    tiling.column_bytes = best.column;
-    tiling.segments = best.segments;
-    tiling.bytes = best.bytes;
-    tiling.alike = alike(best.bytes);
-    tiling.of_row = bands > 1 && best.rows > 1 ? u32(box.step[first].from) : 0;
-    tiling.of_column = chunks > 1 && best.columns > 1 && best.merged >> (first + 1) & 1 ? u32(box.step[first + 1].from) : 0;
-    tiling.pitch = segment_pitch(best.bytes);
-    tiling.row_pitch = whole(best) ? best.width : range_pitch(best.width);
-    tiling.merged = best.merged;
-    u32 apart = tiling.pitch;
-    for (int i = box.num_steps - 1; i >= first; --i) {
-      const bool inside = best.merged >> i & 1;
-      tiling.staged[i] = inside ? u32(box.step[i].from) : apart;
-      if (!inside) apart *= count(best, i);
-    }
-    box.num_items = u32(tiles);
-  }
-};
-
-// A tile of a box, whose ends are `from` and `to`.
-struct Tile {
-  const char* from;
-  char* to;
-  u32 rows, columns;
-};
-template <int kSteps>
-__device__ __forceinline__ Tile tile_of(const Box<kSteps>& box, const char* from, char* to, u32 item) {
-  const Tiling<kSteps>& tiling = box.tiling;
-  const u32 strip = tiling.chunks.quotient(item), chunk = item - strip * tiling.chunks.by;
-  u32 number = tiling.bands.quotient(strip);
-  const u32 row = (strip - number * tiling.bands.by) * tiling.rows, column = chunk * tiling.columns;
-  const Step &rows = box.step[tiling.first], &columns = box.step[tiling.first + 1];
-  Tile tile{from + row * rows.from + column * columns.from, to + row * rows.to + column * columns.to,
-            min(tiling.rows, rows.count.by - row), min(tiling.columns, columns.count.by - column)};
-  for (int i = tiling.first - 1; i >= 0; --i) {
-    const Step& step = box.step[i];
-    const u32 rest = step.count.quotient(number), index = number - rest * step.count.by;
-    tile.from += index * step.from;
-    tile.to += index * step.to;
-    number = rest;
-  }
-  return tile;
-}
-
-// What a tile is where it goes: ranges, and where these lie in shared memory, each as there modulo 128.
-struct Ranges {
-  u32 num, bytes, pitch, low, odd_step;
-  template <int kSteps>
-  __device__ __forceinline__ Ranges(const Box<kSteps>& box, const Tile& tile) {
-    const Tiling<kSteps>& tiling = box.tiling;
-    const u32 width = tile.columns * tiling.column_bytes;
-    num = tiling.whole ? 1 : tile.rows;
-    bytes = tiling.whole ? width * tile.rows : width;
-    pitch = tiling.row_pitch;
-    low = u32(reinterpret_cast<u64>(tile.to));
-    odd_step = tiling.whole ? 0 : u32(box.step[tiling.first].to);
-  }
-  // Of a row; those of one range follow each other.
-  __device__ __forceinline__ u32 place(u32 row) const { return row * pitch + (low + row * odd_step) % kBulkLine; }
-};
-
-// By a warp: brings the lines of some bytes into shared memory, by one lane if it is a bulk copy. How many bytes
-// these are.
-__device__ __forceinline__ u32 bring(char* staged, const char* from, u32 bytes, Gate* gate, int lane, u64 keep) {
-  const u32 odd = u32(reinterpret_cast<u64>(from)) % kLine, all = (odd + bytes + kLine - 1) / kLine * kLine;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  bulk_load(shared_address(staged), from - odd, all, shared_address(gate), keep);
-#else
-  for (u32 i = lane * kLine; i < all; i += kWarp * kLine)
-    *reinterpret_cast<uint4*>(staged + i) = __ldcg(reinterpret_cast<const uint4*>(from - odd + i));
-#endif
-  return all;
-}
-constexpr int kLanesBring = kBulkCopies ? kWarp : 1;  // lanes that have a range of their own
-
-// Brings a tile into shared memory. The bytes of bulk copies of this lane.
-template <int kSteps>
-__device__ __forceinline__ u32 bring_segments(const Box<kSteps>& box, const Tile& tile, char* staged, Gate* gate, int lane, u64 keep) {
-  const Tiling<kSteps>& tiling = box.tiling;
-  const u32 bytes = tiling.bytes - (tiling.rows - tile.rows) * tiling.of_row - (tiling.columns - tile.columns) * tiling.of_column;
-  u32 all = 0;
-  for (u32 segment = kBulkCopies ? lane : 0; segment < tiling.segments; segment += kLanesBring) {
-    const char* from = tile.from;
-    u32 number = segment;
-    bool there = true;
-    for (int i = box.num_steps - 1; i > tiling.first; --i) {
-      if (tiling.merged >> i & 1) continue;
-      const bool column = i == tiling.first + 1;
-      const Divisor count = column ? tiling.of_columns : box.step[i].count;
-      const u32 rest = count.quotient(number), index = number - rest * count.by;
-      there &= !column || index < tile.columns;
-      from += index * box.step[i].from;
-      number = rest;
-    }
-    if (!there) continue;
-    const u32 odd = u32(reinterpret_cast<u64>(from)) % tiling.alike / kLine * kLine;  // of the line that it begins in
-    all += bring(staged + segment * tiling.pitch + odd, from, bytes, gate, lane, keep);
-  }
-  return all;
-}
-// The same of one that is not turned: each range as it is where it goes.
-template <int kSteps>
-__device__ __forceinline__ u32 bring_ranges(const Box<kSteps>& box, const Tile& tile, char* staged, Gate* gate, int lane, u64 keep) {
-  const Ranges ranges(box, tile);
-  const i64 step = box.step[box.tiling.first].from;
-  u32 all = 0;
-  for (u32 range = kBulkCopies ? lane : 0; range < ranges.num; range += kLanesBring) {
-    const char* const from = tile.from + range * step;
-    all += bring(staged + ranges.place(range) - u32(reinterpret_cast<u64>(from)) % kLine, from, ranges.bytes, gate, lane, keep);
-  }
-  return all;
-}
-
-// By a warp: stores the ranges of a tile, whole lines by bulk copies, and the units at their ends.
-template <int kUnit, int kSteps>
-__device__ __forceinline__ void store_ranges(const Box<kSteps>& box, const Tile& tile, const char* staged, int lane, u64 keep) {
-  using Unit = typename UnitOf<kUnit == kLine ? 8 : kUnit>::type;
-  const Ranges ranges(box, tile);
-  const i64 step = box.step[box.tiling.first].to;
-  const auto head = [&](const char* to) { return min((kLine - u32(reinterpret_cast<u64>(to)) % kLine) % kLine, ranges.bytes); };
-  for (u32 range = kBulkCopies ? lane : 0; range < ranges.num; range += kLanesBring) {
-    char* const to = tile.to + range * step;
-    const u32 before = head(to), lines = (ranges.bytes - before) / kLine * kLine;
-    const char* const from = staged + ranges.place(range) + before;
-    if (lines == 0) continue;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    bulk_store(to + before, shared_address(from), lines, keep);
-#else
-    for (u32 i = lane * kLine; i < lines; i += kWarp * kLine)
-      *reinterpret_cast<uint4*>(to + before + i) = *reinterpret_cast<const uint4*>(from + i);
-#endif
-  }
-  for (u32 i = lane; i < 2 * ranges.num; i += kWarp) {  // a lane has an end of a range
-    const u32 range = i / 2;
-    char* const to = tile.to + range * step;
-    const char* const from = staged + ranges.place(range);
-    const u32 before = head(to), behind = before + (ranges.bytes - before) / kLine * kLine, end = i % 2 ? ranges.bytes : before;
-    for (u32 at = i % 2 ? behind : 0; at < end; at += sizeof(Unit))
-      *reinterpret_cast<Unit*>(to + at) = *reinterpret_cast<const Unit*>(from + at);
-  }
-}
-
-// What a CTA was launched with, which all that turns knows by offsets: so the compiler sees that it is shared memory.
-__device__ __forceinline__ char* cta_memory() {
-  extern __shared__ __align__(128) unsigned char memory[];
-  return reinterpret_cast<char*>(memory);
-}
-
-// How a tile is dealt out to threads, and what all of them compute with: each has the same word of many rows.
-struct alignas(16) Split {
-  u32 words;            // of a row,
-  u32 period;           // and rows that lie differently to words
-  u32 num;              // words of all these: a thread has some, of every row that lies as that does, but
-  u32 full;             // as many as there are for all threads as often; what is left
-  u32 parts, of_part;   // so many threads have together, these rows each
-  u32 rows;
-  u32 width, row_step;  // of a row where it goes, and from row to row,
-  u32 low, pitch;       // the first one there, modulo lines, and from row to row in shared memory
-  u32 from;             // the first segment, modulo lines,
-  u32 from_step;        // what the next one is further on,
-  u32 apart, line;      // and from one to the next in shared memory, where they lie as there modulo so much and 1
-  u32 runs;             // rows are one range, and read where runs follow each other: every row, or every second
-};
-// Whether rows are one range, and read where runs follow each other.
-template <int kSteps>
-__device__ __forceinline__ bool follows(const Box<kSteps>& box, u32 run_bytes) {
-  const Tiling<kSteps>& tiling = box.tiling;
-  const int last = tiling.first + 1;
-  return tiling.whole && tiling.staged[tiling.first] == run_bytes && box.run.by == run_bytes && box.num_steps == last + 1;
-}
-// Tiles that are dealt out alike, but for where they lie, have the same key: those of whole words, read from one segment. Others
-// have 0. Rows, and what is between runs, are no longer than a buffer.
-template <int kSteps>
-__device__ __forceinline__ u64 key_of(const Box<kSteps>& box, const Tile& tile, int field, u32 word, u32 run_bytes) {
-  const Tiling<kSteps>& tiling = box.tiling;
-  const int last = tiling.first + 1;
-  const u32 width = tile.columns * tiling.column_bytes, apart = tiling.staged[last];
-  const bool whole = (width | u32(reinterpret_cast<u64>(tile.to))) % word == 0;
-  if (!whole || !follows(box, run_bytes) || !(tiling.merged >> last & 1) || apart >> 16) return 0;
-  return u64(2 * (field + 1) + (tiling.alike == kBulkLine)) << 48 | u64(apart) << 32 | tile.rows << 16 | width;
-}
-template <int kSteps>
-__device__ __forceinline__ Split split(const Box<kSteps>& box, const Tile& tile, u32 word, u32 run_bytes, u32 num_threads) {
-  const Tiling<kSteps>& tiling = box.tiling;
-  const Ranges ranges(box, tile);
-  const int last = tiling.first + 1;
-  Split made;
-  made.rows = tile.rows;
-  made.width = tile.columns * tiling.column_bytes;
-  made.row_step = tiling.whole ? made.width : ranges.odd_step;
-  made.low = ranges.low % kBulkLine;
-  made.pitch = ranges.pitch;
-  made.from = u32(reinterpret_cast<u64>(tile.from));
-  made.from_step = tiling.merged >> last & 1 ? 0 : u32(box.step[last].from);
-  made.apart = tiling.staged[last];
-  made.line = tiling.alike - 1;
-  const u32 odd = made.row_step % word;
-  made.period = odd == 0 ? 1 : word >> (__ffs(int(odd)) - 1);
-  const bool follow = follows(box, run_bytes);
-  made.runs = follow && made.period <= 2 ? made.period : 0;
-  made.words = (made.width + (odd || ranges.low % word ? 2 * (word - 1) : word - 1)) / word;
-  const u32 alike = (tile.rows + made.period - 1) >> (__ffs(int(made.period)) - 1);
-  made.num = made.words * made.period;
-  made.full = made.num / num_threads * num_threads;
-  made.parts = made.num > made.full ? num_threads / (made.num - made.full) : 1;
-  made.of_part = (alike + made.parts - 1) / made.parts;
-  return made;
-}
-
-// What a thread has of tiles with a key: where it reads a word's units, and makes the word, from the buffers on, and of how many
-// rows. All threads have a word, and then another, if there are more words. Two such numbers are a register.
-struct Share {
-  static constexpr int kTurns = 2;
-  struct Word {
-    u32 from_to, from_num, others;
-  };
-  u64 key;
-  Word word[kTurns];
-};
 
 // Turns a tile: of every word where it goes, a thread puts the units together. Where rows are read from runs that follow
 // each other, of `kRun` bytes, the rows of a thread are at constant distances.
@@ -399,6 +56,7 @@ struct Turn {
       const u32 num = all.num - all.full, part = left ? thread / num : 0;
       if (part >= all.parts) break;
       u32 column = before + thread - part * num, first = 0;
+#pragma unroll 1
       for (; column >= all.words; column -= all.words) ++first;
       const int at = int(column * kWord) - int((all.low + first * all.row_step) % kWord);
       const u32 begin = first + part * all.of_part * all.period, end = left ? min(begin + all.of_part * all.period, all.rows) : all.rows;
@@ -419,31 +77,49 @@ struct Turn {
     }
   }
   // A word of a row, its units so far behind those of another row.
-  __device__ __forceinline__ static Word read(const u32 (&from)[kUnits], u32 further) {
+  __device__ __forceinline__ static Word read(const char* const (&from)[kUnits], u32 further) {
     if constexpr (kUnits == 1) {
-      return *reinterpret_cast<const Word*>(cta_memory() + from[0] + further);
+      return *reinterpret_cast<const Word*>(from[0] + further);
     } else {
       Word word = 0;
 #pragma unroll
-      for (int i = 0; i < kUnits; ++i)
-        word |= Word(*reinterpret_cast<const Unit*>(cta_memory() + from[i] + further)) << 8 * sizeof(Unit) * i;
+      for (int i = 0; i < kUnits; ++i) word |= Word(*reinterpret_cast<const Unit*>(from[i] + further)) << 8 * sizeof(Unit) * i;
       return word;
     }
   }
-  // So many rows that follow each other at both ends.
+  // Some rows at once, of which there are `num` if not all.
+  template <u32 kStep, int kNum, bool kAll>
+  __device__ __forceinline__ static void turn_some(const char* const (&from)[kUnits], char* to, int num, u32 pitch) {
+    Word word[kNum];
+#pragma unroll
+    for (int j = 0; j < kNum; ++j)
+      if (kAll || j < num) word[j] = read(from, j * kStep);
+#pragma unroll
+    for (int j = 0; j < kNum; ++j, to += pitch)
+      if (kAll || j < num) *reinterpret_cast<Word*>(to) = word[j];
+  }
+  // So many rows that follow each other at both ends, most of them in groups without conditions.
   template <u32 kStep>
-  __device__ __forceinline__ static void turn_runs(u32 (&from)[kUnits], u32 to, int num, u32 pitch) {
-    for (; num > 0; num -= kRows) {
-      Word word[kRows];
+  __device__ __forceinline__ static void turn_runs(const u32 (&places)[kUnits], u32 place, int num, u32 pitch) {
+    constexpr int most = kUnits > 2 ? 2 * kRows : kRows;
+    const char* from[kUnits];
 #pragma unroll
-      for (int j = 0; j < kRows; ++j)
-        if (j < num) word[j] = read(from, j * kStep);
+    for (int i = 0; i < kUnits; ++i) from[i] = cta_memory() + places[i];
+    char* to = cta_memory() + place;
+#pragma unroll 1
+    for (; num >= most; num -= most, to += most * pitch) {
+      turn_some<kStep, most, true>(from, to, num, pitch);
 #pragma unroll
-      for (int j = 0; j < kRows; ++j, to += pitch)
-        if (j < num) *reinterpret_cast<Word*>(cta_memory() + to) = word[j];
+      for (int i = 0; i < kUnits; ++i) from[i] += most * kStep;
+    }
+    if (most > kRows && num >= kRows) {
+      turn_some<kStep, kRows, true>(from, to, num, pitch);
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) from[i] += kRows * kStep;
+      to += kRows * pitch;
+      num -= kRows;
     }
+    turn_some<kStep, kRows - 1, false>(from, to, num, pitch);
   }
 
   // Where a byte of the first row is staged.
@@ -467,7 +143,7 @@ struct Turn {
     const u32 width = split.width, period = split.period, step = box.tiling.staged[box.tiling.first] * period;
     const u32 first = staged + begin * box.tiling.staged[box.tiling.first];
     if (at >= 0 && at + kWord <= width) {
-      u32 from[kUnits];
+      const char* from[kUnits];
       // Units that one step is between, at both ends, are found from the one before.
       const int last = box.num_steps - 1;
       const bool follow = box.run.by == sizeof(Unit) && box.tiling.merged >> last & 1 && last > box.tiling.first;
@@ -476,7 +152,7 @@ struct Turn {
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) {
         if (i > 0 && follow && (index + i) % steps.by != 0) from[i] = from[i > 0 ? i - 1 : 0] + box.tiling.staged[last];
-        else from[i] = first + place(box, split, at + i * u32(sizeof(Unit)));
+        else from[i] = cta_memory() + first + place(box, split, at + i * u32(sizeof(Unit)));
       }
       const u32 to = turned + at;
       for (u32 row = begin; row < end; row += kRows * period) {
