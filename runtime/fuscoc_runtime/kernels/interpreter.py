@@ -87,7 +87,7 @@ def _language() -> Iterator[Change]:
     scope = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl}))
     found = [(place, name, before, getattr(place, name)) for place, name, before in scope._changes]
     scope.restore()
-    quick = {
+    quick: dict[Any, Callable[..., Any]] = {
         tl.core.load: load_of,
         tl.core.where: where_of,
         tl.core.minimum: partial(extreme_of, np.minimum),

@@ -40,7 +40,10 @@ COMPARISONS = {
     "eq": np.equal,
     "ne": np.not_equal,
 }
-DIVISIONS = {"floordiv": lambda left, right: (left - np.fmod(left, right)) // right, "mod": np.fmod}
+DIVISIONS: dict[str, Operator] = {
+    "floordiv": lambda left, right: (left - np.fmod(left, right)) // right,
+    "mod": np.fmod,
+}
 """Towards zero, as GPUs divide."""
 
 
