@@ -19,10 +19,7 @@ from tests.adapters.megatron_layers import EXPERTS, HIDDEN, TOPK, Layout
 from tests.engine import specs
 from tests.engine.pool import Pool
 
-pytest.importorskip("megatron.core", reason="megatron-core is not installed", exc_type=ImportError)
-
-from megatron.core.transformer.moe import moe_layer, moe_utils, token_dispatcher
-from megatron.core.transformer.transformer_config import TransformerConfig
+pytestmark = pytest.mark.usefixtures("megatron_core")
 
 
 def artifact(tensor: int = 1, align: int = 1, experts: int = EXPERTS) -> str:
@@ -110,6 +107,8 @@ def test_dispatchers_of_an_inference_engine() -> None:
 
 
 def test_an_option_that_nobody_has_looked_at() -> None:
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
     @dataclass
     class Newer(TransformerConfig):
         moe_dispatch_twice: bool = False
@@ -131,6 +130,9 @@ def test_an_option_that_nobody_has_looked_at() -> None:
 def test_every_option_that_dispatchers_read_is_on_a_list() -> None:
     """Of the code around a dispatcher, what it asks a configuration for; and all options of
     mixtures of experts."""
+    from megatron.core.transformer.moe import moe_layer, moe_utils, token_dispatcher
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
     assert not SERVED & REFUSED.keys()
     sources = [inspect.getsource(module) for module in (token_dispatcher, moe_layer, moe_utils)]
     read = {name for source in sources for name in options_read(source)}

@@ -17,11 +17,7 @@ from fuscoc_runtime.adapters.megatron_dispatcher import Dispatcher
 from fuscoc_runtime.adapters.megatron_experts import can_stay_on_device, keep_on_device
 from tests.adapters.megatron_layers import EXPERTS, HIDDEN, TOPK, WIDTH, Layout, configuration
 
-pytest.importorskip("megatron.core", reason="megatron-core is not installed", exc_type=ImportError)
-
-from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
-from megatron.core.transformer.mlp import MLPSubmodules
-from megatron.core.transformer.moe.experts import SequentialMLP, TEGroupedMLP
+pytestmark = pytest.mark.usefixtures("megatron_core")
 
 GROUPS = SimpleNamespace(ep=None, expt_tp=None, expt_dp=None, tp_ep=None)
 GATED = {"gated_linear_unit": True, "activation_func": torch.nn.functional.silu}
@@ -56,6 +52,10 @@ def named_as_there(name: str) -> type:
 
 
 def make(kind: str, num_experts: int, **options: Any) -> Any:
+    from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+    from megatron.core.transformer.mlp import MLPSubmodules
+    from megatron.core.transformer.moe.experts import SequentialMLP, TEGroupedMLP
+
     config = configuration(Layout(1, 2), moe_ffn_hidden_size=WIDTH, bias_dropout_fusion=False)
     for name, value in options.items():
         setattr(config, name, value)
@@ -127,6 +127,7 @@ def test_experts_that_keep_something_else_stay_as_they_are(option: str) -> None:
 
 def test_linear_layers_around_others_stay_as_they_are() -> None:
     """Such as adapters of a low rank, whose outputs are not products with `weight` alone."""
+    from megatron.core.tensor_parallel.layers import ColumnParallelLinear
 
     class Adapted(ColumnParallelLinear):  # type: ignore[misc]
         pass

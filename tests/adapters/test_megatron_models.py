@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from fuscoc.torch import megatron_dispatchers
 from fuscoc_runtime.errors import AdapterError
@@ -12,9 +13,7 @@ from tests.adapters import megatron_models
 from tests.adapters.megatron_layers import Layout
 from tests.engine.pool import Pool
 
-pytest.importorskip("megatron.core", reason="megatron-core is not installed", exc_type=ImportError)
-
-import torch
+pytestmark = pytest.mark.usefixtures("megatron_core")
 
 FOUR = Layout(1, 4)
 SIGMOID = {

@@ -16,8 +16,7 @@ from tests.adapters.transformers_models import ARCHITECTURES
 from tests.engine.pool import Pool
 from tests.gpus import ROOT, torchrun
 
-pytest.importorskip("transformers", reason="transformers is not installed")
-
+pytestmark = pytest.mark.usefixtures("transformers")
 nightly = pytest.mark.nightly
 
 

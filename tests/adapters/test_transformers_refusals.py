@@ -16,7 +16,7 @@ from fuscoc_runtime.errors import AdapterError
 from tests.adapters.by_day import IN_SUITE, nightly_but
 from tests.adapters.transformers_models import COMMON, build, prompts
 
-transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+pytestmark = pytest.mark.usefixtures("transformers")
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_models_that_cannot_be_spread(change: Callable[[Any], None], said: str) 
     assert {name: type(module) for name, module in model.named_modules()} == before
 
 
-def test_a_model_of_unknown_experts() -> None:
+def test_a_model_of_unknown_experts(transformers: Any) -> None:
     """Named, not left as it is."""
     config = transformers.Qwen2MoeConfig(
         **COMMON, num_experts=8, intermediate_size=48, moe_intermediate_size=24,
@@ -96,7 +96,7 @@ def test_a_model_of_unknown_experts() -> None:
         expert_parallel(model)
 
 
-def test_what_has_no_experts() -> None:
+def test_what_has_no_experts(transformers: Any) -> None:
     dense = transformers.MixtralConfig(**COMMON)
     with pytest.raises(AdapterError, match="Linear is no PreTrainedModel"):
         expert_parallel(nn.Linear(2, 2))

@@ -88,12 +88,36 @@ with triton.knobs.runtime.scope():
         keep(a % b, out, 0)
         keep(a / 3, out, 1)
         keep(a // b, out, 2)
+        keep(a // 3, out, 3)
+        keep(a % 3, out, 4)
+        keep(20 // b, out, 5)
+        keep(20 % tl.load(right.to(tl.pointer_type(RIGHT))) + a, out, 6)
+
+    @triton.jit
+    def choices(left, right, out, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+        a, b = values(left, LEFT), values(right, RIGHT)
+        scalar = tl.load(left.to(tl.pointer_type(LEFT)))
+        keep(tl.where(a < b, a, 3), out, 0)
+        keep(tl.where(scalar > 1, 2, b), out, 1)
+        keep(tl.where(b > 1, scalar, a), out, 2)
+        table = tl.where(a[:, None] < b[None, :], a[:, None], 0 * a[None, :])
+        keep(tl.reduce(table, 0, larger), out, 3)
+        keep(tl.minimum(a, b), out, 4)
+        keep(tl.maximum(a, 2), out, 5)
+        keep(tl.maximum(1, b) + tl.minimum(scalar, 3), out, 6)
+
+    @triton.jit
+    def beyond(left, right, out, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+        """Numbers that some types do not hold, to divide by and to choose."""
+        a, b = values(left, LEFT), values(right, RIGHT)
+        keep(a // -3, out, 0)
+        keep(tl.where(a < b, a, 40000), out, 1)
 
 
 def outcome(kernel: Any, left: str, right: str, *, ours: bool) -> bytes | str:
     """What a kernel leaves in memory, or its complaint."""
-    a = filled(np.array([5, 1, 0, 7, 100, 1, 2, 3]).astype(TYPES[left]))
-    b = filled(np.array([1, 2, 3, 1, 5, 7, 2, 1]).astype(TYPES[right]))
+    a = filled(np.array([5, 1, 0, 7, 100, -1, 2, -7]).astype(TYPES[left]))
+    b = filled(np.array([1, 2, 3, 1, -5, 7, 2, 1]).astype(TYPES[right]))
     out = zeros(512, np.uint8)
     kinds = getattr(tl, left), getattr(tl, right)
     with launching(interpreted=True) if ours else triton.knobs.runtime.scope():
@@ -108,7 +132,7 @@ def outcome(kernel: Any, left: str, right: str, *, ours: bool) -> bytes | str:
 @pytest.mark.parametrize("right", TYPES)
 @pytest.mark.parametrize("left", TYPES)
 def test_the_same_results_and_errors(left: str, right: str) -> None:
-    for kernel in (arithmetic, bits, limits, shapes, division):
+    for kernel in (arithmetic, bits, limits, shapes, division, choices, beyond):
         theirs = outcome(kernel, left, right, ours=False)
         assert outcome(kernel, left, right, ours=True) == theirs
 
@@ -118,6 +142,7 @@ def test_the_same_is_an_answer() -> None:
     for name in set(TYPES) - {"int1"}:
         assert isinstance(outcome(arithmetic, name, name, ours=True), bytes), name
         assert isinstance(outcome(shapes, name, name, ours=True), bytes), name
+        assert isinstance(outcome(choices, name, name, ours=True), bytes), name
         for kernel in (bits, division):
             is_refused = isinstance(outcome(kernel, name, name, ours=True), str)
             assert is_refused == name.startswith("float"), name

@@ -252,7 +252,7 @@ def test_fields_take_turns_in_a_ring(parts: int, dense: Compiled) -> None:
     folder = dense("two_strips")
 
     def calls() -> list[str]:
-        return all_calls(dense_run.Run(folder, "two_strips", HOST, range(4)))
+        return all_calls(dense_run.Run(folder, "two_strips", HOST, range(3)))
 
     with emulated_ranks(2, kPartsOfTile=parts, kFewItemLines=16) as world:
         assert world.run(calls) == []

@@ -161,7 +161,7 @@ def too_large(group: Any, artifact: str, topology: str) -> list[type]:
         "MOST_SENT": sizes._sent(sizes.size_of(20)),
         "MOST_FLOWING": sizes._sent(sizes.size_of(60)),
     }
-    for number, tokens in enumerate([3, 45 if rank == 0 else 2, 150 if rank == 0 else 1, 4, 4, 45]):
+    for number, tokens in enumerate([3, 33 if rank == 0 else 2, 65 if rank == 0 else 1, 4, 4, 33]):
         given = data_of(rank, tokens, number)
         with mock.patch.multiple(places, **most):
             rows, handle = shuffle.dispatch(**given)

@@ -38,7 +38,7 @@ def queries() -> str:
 @pytest.mark.parametrize(
     ("topology", "sizes"),
     [
-        ("2x1", [(3, 5), (0, 40)]),
+        ("2x1", [(3, 5), (0, 18)]),
         pytest.param("2x1", [(0, 0), (30, 2), (1, 1)], marks=NIGHTLY),
         pytest.param("2x2", [(2, 0, 5, 1), (0, 9, 0, 0)], marks=NIGHTLY),
         pytest.param("3x1", [(2, 0, 5)], marks=NIGHTLY),

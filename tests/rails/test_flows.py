@@ -56,7 +56,7 @@ def between(counted: list[list[int]], topology: Topology, node: int, other: int)
 @pytest.mark.parametrize(
     ("topology", "batches"),
     [
-        ("2x2", [(21, 0, 3, 4), (0, 0, 0, 0), (1, 40, 0, 3)]),
+        ("2x2", [(9, 0, 3, 4), (0, 0, 0, 0), (1, 18, 0, 3)]),
         pytest.param("3x2", [(9, 0, 3, 4, 0, 1), (0, 30, 1, 0, 7, 7)], marks=NIGHTLY),
     ],
 )

@@ -12,13 +12,15 @@ import linecache
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from fuscoc_runtime.kernels.exact import exact_conversions
 from fuscoc_runtime.kernels.handles import Change, handles, load_of
-from fuscoc_runtime.kernels.operators import BITS, TYPES, operators
+from fuscoc_runtime.kernels.operators import BITS, TYPES, extreme_of, operators, where_of
 
 _ABSENT = object()
 
@@ -85,10 +87,16 @@ def _language() -> Iterator[Change]:
     scope = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl}))
     found = [(place, name, before, getattr(place, name)) for place, name, before in scope._changes]
     scope.restore()
+    quick: dict[Any, Callable[..., Any]] = {
+        tl.core.load: load_of,
+        tl.core.where: where_of,
+        tl.core.minimum: partial(extreme_of, np.minimum),
+        tl.core.maximum: partial(extreme_of, np.maximum),
+    }
     for place, name, before, value in found:
         if tl.core.is_builtin(before):
             value = _given(before)
-        yield place, name, load_of(value) if before is tl.core.load else value
+        yield place, name, quick[before](value) if before in quick else value
     yield interpreter, "_patch_lang", lambda fn: SimpleNamespace(restore=lambda: None)
     # In Triton 3.6 ``int`` of an array of one element, which numpy refuses from 2.4 on.
     yield tl.tensor, "__index__", lambda self: int(self.handle.data.item())

@@ -1,4 +1,5 @@
-"""Operators of Triton's tensors between numbers of one type, as numpy has them.
+"""Operators of Triton's tensors between numbers of one type, or whole ones of two, as numpy has
+them; and what chooses between two such tensors.
 
 They are most of what a kernel does, and Triton's own take a dozen functions each to find the type
 that both operands have already. For any other operands Triton's own operator is called.
@@ -19,6 +20,14 @@ WHOLE |= {f"uint{bits}": range(1 << bits) for bits in (8, 16, 32, 64)}
 TYPES = {name: np.dtype(name) for name in WHOLE}
 FLOATS = {f"fp{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)}
 BITS = {"int1": np.dtype(bool)}
+SIGNED = [name for name in TYPES if name.startswith("int")]
+WIDER = {
+    (one, other): max(one, other, key=SIGNED.index)
+    for one in SIGNED
+    for other in SIGNED
+    if one != other
+}
+"""The type of what is computed of two."""
 
 ARITHMETIC = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
@@ -31,6 +40,11 @@ COMPARISONS = {
     "eq": np.equal,
     "ne": np.not_equal,
 }
+DIVISIONS: dict[str, Operator] = {
+    "floordiv": lambda left, right: (left - np.fmod(left, right)) // right,
+    "mod": np.fmod,
+}
+"""Towards zero, as GPUs divide."""
 
 
 def operators(theirs: Mapping[str, Operator]) -> Iterator[tuple[str, Operator]]:
@@ -40,6 +54,9 @@ def operators(theirs: Mapping[str, Operator]) -> Iterator[tuple[str, Operator]]:
         for name, op in names.items():
             yield f"__{name}__", _operator(op, types, theirs[f"__{name}__"])
             yield f"__r{name}__", _operator(_turned(op), types, theirs[f"__r{name}__"])
+    for name, op in DIVISIONS.items():
+        yield f"__{name}__", _operator(op, TYPES, theirs[f"__{name}__"])
+        yield f"__r{name}__", _operator(_turned(op), TYPES, theirs[f"__r{name}__"])
     for name, op in SHIFTS.items():  # by numbers that a kernel has computed, Triton's own
         yield f"__{name}__", _operator(op, TYPES, theirs[f"__{name}__"], by_constant=True)
     for name, op in COMPARISONS.items():
@@ -71,10 +88,22 @@ def _operator(
         if wanted is None or data.dtype is not wanted:
             return theirs(left, right)
         in_blocks = type(left.type) is block_type
+        held = handle.dtype
         if type(right) is tensor:
-            if right.dtype.name != name or right.handle.data.dtype is not wanted or by_constant:
+            value, other = right.handle.data, right.dtype
+            if by_constant:
                 return theirs(left, right)
-            value = right.handle.data
+            if other.name == name:
+                if value.dtype is not wanted:
+                    return theirs(left, right)
+            else:
+                wider = WIDER.get((name, other.name))
+                if wider is None or value.dtype is not TYPES[other.name]:
+                    return theirs(left, right)
+                if wider == name:
+                    value = value.astype(wanted)
+                else:
+                    data, dtype, held = data.astype(value.dtype), other, other
             in_blocks = in_blocks or type(right.type) is block_type
         else:
             number = right.value if type(right) is constexpr else right
@@ -88,9 +117,65 @@ def _operator(
             if key not in blocks:
                 blocks[key] = block_type(kind, list(result.shape))
             kind = blocks[key]
-        return tensor(TensorHandle(result, handle.dtype), kind)
+        return tensor(TensorHandle(result, held), kind)
 
     return operate
+
+
+def extreme_of(op: Operator, theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """``tl.minimum`` or ``tl.maximum``; of anything but whole numbers ``theirs``."""
+    from triton import language as tl
+
+    tensor, operate = tl.tensor, _operator(op, TYPES, theirs)
+
+    def extreme(x: Any, y: Any, *given: Any, **named: Any) -> Any:
+        if given or named or type(x) is not tensor:
+            return theirs(x, y, *given, **named)
+        return operate(x, y)
+
+    return extreme
+
+
+def where_of(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """``tl.where``; ``theirs`` but between numbers of one type."""
+    from triton import language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    tensor, constexpr, block_type = tl.tensor, tl.constexpr, tl.block_type
+    types, truth = TYPES | FLOATS | BITS, BITS["int1"]
+    blocks: dict[tuple[str, tuple[int, ...]], Any] = {}
+
+    def where(condition: Any, x: Any, y: Any) -> Any:
+        model = x if type(x) is tensor else y
+        if type(condition) is not tensor or type(model) is not tensor:
+            return theirs(condition, x, y)
+        dtype, choice = model.dtype, condition.handle.data
+        name = dtype.name
+        wanted = types.get(name)
+        if wanted is None or condition.dtype.name != "int1" or choice.dtype is not truth:
+            return theirs(condition, x, y)
+        in_blocks, values = type(condition.type) is block_type, []
+        for each in (x, y):
+            if type(each) is tensor:
+                value = each.handle.data
+                if each.dtype.name != name or value.dtype is not wanted:
+                    return theirs(condition, x, y)
+                in_blocks = in_blocks or type(each.type) is block_type
+            else:
+                number = each.value if type(each) is constexpr else each
+                if type(number) is not int or number not in WHOLE.get(name, ()):
+                    return theirs(condition, x, y)
+                value = np.array([number], wanted)
+            values.append(value)
+        result, kind = np.where(choice, *values), dtype
+        if in_blocks:
+            key = name, result.shape
+            if key not in blocks:
+                blocks[key] = block_type(dtype, list(result.shape))
+            kind = blocks[key]
+        return tensor(TensorHandle(result, model.handle.dtype), kind)
+
+    return where
 
 
 def _moved(theirs: Operator) -> Operator:
