@@ -192,11 +192,10 @@ def test_inner_subscripts(pool: Ranks, text: str) -> None:
         assert not wrong
 
 
-@pytest.mark.parametrize("part", range(2))  # for two hundred, by whatever worker is free
 @pytest.mark.timeout(900)  # ranks that hang do so for a minute in every attempt to shrink
 @given(case=cases())
 @settings(STATEFUL, max_examples=100)
-def test_any_spec(pool: Ranks, part: int, case: Case) -> None:
+def test_any_spec(pool: Ranks, case: Case) -> None:
     check_case(pool, case)
 
 

@@ -29,8 +29,8 @@ WIDER = {
 }
 """The type of what is computed of two."""
 
-ARITHMETIC = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
-BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+ARITHMETIC: dict[str, Operator] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+BITWISE: dict[str, Operator] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 SHIFTS = {"lshift": np.left_shift, "rshift": np.right_shift}
 COMPARISONS = {
     "lt": np.less,
@@ -50,13 +50,11 @@ DIVISIONS: dict[str, Operator] = {
 def operators(theirs: Mapping[str, Operator]) -> Iterator[tuple[str, Operator]]:
     """Names of ``tl.tensor`` and what they are to be; ``theirs`` are Triton's own by name."""
     theirs = {**theirs, "__add__": _moved(theirs["__add__"])}
-    for names, types in ((ARITHMETIC, TYPES | FLOATS), (BITWISE, TYPES | BITS)):
+    kinds = ((ARITHMETIC, TYPES | FLOATS), (DIVISIONS, TYPES), (BITWISE, TYPES | BITS))
+    for names, types in kinds:
         for name, op in names.items():
             yield f"__{name}__", _operator(op, types, theirs[f"__{name}__"])
             yield f"__r{name}__", _operator(_turned(op), types, theirs[f"__r{name}__"])
-    for name, op in DIVISIONS.items():
-        yield f"__{name}__", _operator(op, TYPES, theirs[f"__{name}__"])
-        yield f"__r{name}__", _operator(_turned(op), TYPES, theirs[f"__r{name}__"])
     for name, op in SHIFTS.items():  # by numbers that a kernel has computed, Triton's own
         yield f"__{name}__", _operator(op, TYPES, theirs[f"__{name}__"], by_constant=True)
     for name, op in COMPARISONS.items():
