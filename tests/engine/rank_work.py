@@ -9,8 +9,10 @@ import random
 import signal
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -340,3 +342,29 @@ def dispatch_without(group: Any, artifact: str, absent: int, timeout: float) -> 
         time.sleep(timeout + 4)
     else:
         dispatch_some(shuffle, 2, 1)
+
+
+def no_memory_in_one_node(group: Any, artifact: str, topology: str) -> list[str]:
+    """The last rank, a node of its own, has no memory for windows; what is said of the call that
+    needs them, of the next, and of one of another shuffle."""
+    opened = partial(Shuffle, artifact, group=group, topology=topology, timeout=6.0)
+    shuffle, other = opened(), opened()
+    windows, none = shuffle.engine.comm._windows, torch.OutOfMemoryError("no memory")
+    allocate = windows._allocate
+
+    def scarce(nbytes: int) -> Any:
+        with mock.patch.object(torch, "zeros", side_effect=none):
+            return allocate(nbytes)
+
+    dispatch_some(other, 2, 0)
+    if shuffle.rank == shuffle.topology.num_ranks - 1:
+        windows._allocate = scarce
+    return [_said(partial(dispatch_some, each, 5, 1)) for each in (shuffle, shuffle, other)]
+
+
+def _said(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except FuscoRuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"

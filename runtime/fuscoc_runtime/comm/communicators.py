@@ -52,21 +52,43 @@ def listen(group: dist.ProcessGroup, listener: Listener) -> None:
         _listeners.setdefault(group, WeakSet()).add(listener)
 
 
-def abort(
-    group: ReferenceType[dist.ProcessGroup], device: torch.device, loss: FuscoRuntimeError
-) -> None:
-    """End what has been posted, in a thread that nobody has to wait for: the GPU goes on, and what
-    should have been received is not there. A group that has been destroyed has nothing to end."""
+def tell(group: ReferenceType[dist.ProcessGroup], loss: FuscoRuntimeError) -> None:
+    """Let all who listen hear of a loss: what they post next would meet what others have posted for
+    another call. A group that has been destroyed has nobody to tell."""
     known = group()
     if known is None:
         return
     with _lock:
         listeners = [*_listeners.get(known, ())]
+    for each in listeners:
+        each.hear(loss)
+
+
+def lose(
+    group: ReferenceType[dist.ProcessGroup], device: torch.device, loss: FuscoRuntimeError
+) -> None:
+    """A rank of it is lost, or can follow the others no more: nobody posts to it here any more. On
+    GPUs what has been posted ends, too; on the CPU, where it is the job's own group, waits end in
+    time."""
+    if device.type == "cuda":
+        abort(group, device, loss)
+    else:
+        tell(group, loss)
+
+
+def abort(
+    group: ReferenceType[dist.ProcessGroup], device: torch.device, loss: FuscoRuntimeError
+) -> None:
+    """End what has been posted, in a thread that nobody has to wait for: the GPU goes on, and what
+    should have been received is not there. All who listen hear of it before."""
+    known = group()
+    if known is None:
+        return
+    with _lock:
         if known in _aborted:
             return
         _aborted.add(known)
-    for each in listeners:
-        each.hear(loss)
+    tell(group, loss)
 
     def attempt() -> None:
         known, deadline = group(), time.monotonic() + ABORT_SECONDS

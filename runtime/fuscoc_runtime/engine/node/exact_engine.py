@@ -36,6 +36,7 @@ from fuscoc_runtime.errors import (
     InputError,
     NetworkError,
     OptionError,
+    PreparationError,
     RefusedCallError,
 )
 from fuscoc_runtime.manifest.schema import ShuffleSpec
@@ -164,7 +165,10 @@ class ExactEngine:
             if prepared is None:
                 prepared = attempt(self.members.rank, lambda: self._prepare(positional, named, own))
                 self._watch.raise_loss()  # it may have ended while sizes were waited for
-            known = self._move(prepared, own, doubt)
+            with self._joined():
+                known = self._move(prepared, own, doubt)
+            if isinstance(known, FuscoRuntimeError):
+                raise known
             if isinstance(known, Known):
                 assert isinstance(prepared, _Prepared)
                 table = self._table(prepared.arguments) if own is None else own.table
@@ -197,11 +201,8 @@ class ExactEngine:
         whose keys that ``table`` places, if one does."""
         assert self._asks is not None
         arguments, each = prepared.arguments, self._asks.shuffle.segments_answered
-        try:
+        with self._joined():
             known = self.node.follow(asked, each, prepared.weights)
-        except FuscoRuntimeError as error:  # while slabs or windows were to grow
-            self._watch.loss = copy(error)
-            raise
         if isinstance(known, FuscoRuntimeError):
             raise known
         shapes = sizes.result_shapes(self.shuffle, arguments.extents)
@@ -237,7 +238,8 @@ class ExactEngine:
             except Exception:
                 self.node.refuse_combine(self._known(own), is_late)
                 raise
-            self.node.combine(given, own.known, list(results.values()), weights, is_late)
+            with self._joined():
+                self.node.combine(given, own.known, list(results.values()), weights, is_late)
         return results
 
     def lends(self, rows: Tensor) -> bool:
@@ -368,18 +370,39 @@ class ExactEngine:
         ragged = add_up(self.checker, arguments, self._extents.launch)
         return ragged.num_points // self.shuffle.program.fanout, ragged
 
+    @contextmanager
+    def _joined(self) -> Iterator[None]:
+        """Around what this rank does in a call that the others make. What it raises there ends the
+        shuffle: it is said by all of them, as when one has no memory for larger windows, or this
+        rank comes to no call any more, and the others are not left waiting for it."""
+        try:
+            yield
+        except FuscoRuntimeError as error:
+            if self.node.is_out_of_step:
+                self._leave(error)
+            else:
+                self._watch.loss = copy(error)
+            raise
+        except Exception as error:
+            self._leave(PreparationError(self.members.rank, f"{type(error).__name__}: {error}"))
+            raise
+
+    def _leave(self, loss: FuscoRuntimeError) -> None:
+        self._watch.lose(loss)
+        self.members.liveness.give_up()
+
     def _move(
         self,
         prepared: _Prepared | FuscoRuntimeError,
         earlier: ExactHandle | None,
         doubt: Doubt | None,
-    ) -> Known | Planned:
-        """Plan and move the rows of a dispatch; what was planned, if all ranks find out in time
-        that nothing is moved."""
+    ) -> Known | Planned | FuscoRuntimeError:
+        """Plan and move the rows of a dispatch. Returns what was planned, if all ranks find out in
+        time that nothing is moved, and an error after which calls may follow."""
         if isinstance(prepared, FuscoRuntimeError):
             if earlier is not None:
                 self.node.refuse_again(self._number, self._known(earlier))
-                raise prepared
+                return prepared
             return self._refused()
         fields = [*prepared.arguments.fields.values(), *prepared.numbers]
         # Those of a reply are told before its combine, but between nodes.
@@ -390,24 +413,18 @@ class ExactEngine:
         if prepared.work is None:  # there is more than kernels can count
             return self._refused()
         program, arguments = self.shuffle.program, prepared.arguments
-        try:
-            known = self.node.dispatch(
-                self._number,
-                fields,
-                [readable(arguments.inputs[name]) for name in program.inputs],
-                [arguments.extents[name] for name in program.extents],
-                prepared.num_sources,
-                weights,
-                prepared.num_slots,
-                prepared.work,
-                None if doubt is None else doubt.faults,
-                prepared.ragged,
-            )
-        except FuscoRuntimeError as error:  # while windows were to grow
-            self._watch.loss = copy(error)
-            raise
-        if isinstance(known, FuscoRuntimeError):
-            raise known
+        known = self.node.dispatch(
+            self._number,
+            fields,
+            [readable(arguments.inputs[name]) for name in program.inputs],
+            [arguments.extents[name] for name in program.extents],
+            prepared.num_sources,
+            weights,
+            prepared.num_slots,
+            prepared.work,
+            None if doubt is None else doubt.faults,
+            prepared.ragged,
+        )
         if isinstance(known, Planned) and known.is_aborted:
             self._watch.raise_loss()
         return known
