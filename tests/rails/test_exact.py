@@ -208,7 +208,7 @@ def test_no_memory_for_larger_slabs(pool: Pool, topology: str) -> None:
 
 @pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
 def test_no_memory_for_larger_windows_in_one_node(topology: str) -> None:
-    """Its ranks raise that, and come to no call of any shuffle more; the others name one of them."""
+    """Its ranks raise that, and come to no call of any shuffle more; others name one of them."""
     found = without_memory(SMALL, topology, 8)
     half = len(found) // 2
     for said in found[half:]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
@@ -49,6 +50,12 @@ MAX_FORMS = 64
 
 NO_GRADIENT = "requires grad, and what a cast computes with has no gradient: detach it"
 """What is wrong with numbers of a cast."""
+
+NO_TANGENT = (
+    "has a tangent of forward-mode differentiation, which would be lost: use reverse mode, or give "
+    "what `torch.autograd.forward_ad.unpack_dual` calls its primal"
+)
+"""What is wrong with a tensor that has one."""
 
 Shape = tuple[Scalar | str, ...]
 """Expected sizes; a string stands for a size that only the inputs' values tell."""
@@ -326,6 +333,8 @@ class Checker:
             raise self.problem(name, f"is on {value.device}; this rank computes on {self.device}")
         if value.layout != torch.strided:
             raise self.problem(name, f"is {value.layout}; it must be torch.strided")
+        if has_tangent(value):
+            raise self.problem(name, NO_TANGENT)
         if value.requires_grad and torch.is_grad_enabled() and not is_differentiable:
             why = casts
             combine = self.shuffle.declared.combine
@@ -393,9 +402,21 @@ class Checker:
 def _form(value: Any) -> object:
     """What there is to check of an argument: equal forms are equally right."""
     if isinstance(value, Tensor):
-        what = value.dtype, value.device, value.layout, value.requires_grad
+        what = value.dtype, value.device, value.layout, value.requires_grad, has_tangent(value)
         return type(value), value.shape, *what
     return (type(value), value) if isinstance(value, int) else object()
+
+
+def has_tangent(value: object) -> bool:
+    """Whether it is a tensor whose tangent forward-mode differentiation would lose."""
+    if not is_forward_mode() or not isinstance(value, Tensor):
+        return False
+    return forward_ad.unpack_dual(value).tangent is not None  # type: ignore[no-untyped-call]
+
+
+def is_forward_mode() -> bool:
+    """Whether tensors may have tangents."""
+    return forward_ad._current_level >= 0
 
 
 def unit_weights(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._C._dynamo.guards import TensorGuards
 
-from fuscoc_runtime.engine.arguments import ALIGNMENT
+from fuscoc_runtime.engine.arguments import ALIGNMENT, is_forward_mode
 
 MAX_FORMS = 64
 """Calls of so many different forms are remembered."""
@@ -69,6 +69,8 @@ class Known(Generic[T]):
 
     def find(self, key: tuple[Any, ...], tensors: Sequence[Any]) -> T | None:
         """Of arguments like these; None if autograd has to see them."""
+        if is_forward_mode():  # no form tells of tangents
+            return None
         for place, each in enumerate(latest := self._latest):
             form = each.form
             if form.key == key and form.fits(*tensors):
