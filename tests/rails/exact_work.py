@@ -273,13 +273,20 @@ def weights_on_one_rank(group: Any, artifact: str, topology: str) -> type:
 
 
 def in_turns(
-    group: Any, artifact: str, topology: str, batches: Sequence[Sequence[int]], num_turns: int
+    group: Any,
+    artifact: str,
+    topology: str,
+    batches: Sequence[Sequence[int]],
+    num_turns: int,
+    first: int = 0,
 ) -> int:
     """Calls whose partial rows come back in so many turns, at most; in how many those of the last
-    did."""
+    did. As if there had been ``first`` combines before."""
     small = {"STAGING_BYTES": 0, "MOST_STAGING_BYTES": 0, "num_turns": lambda _: num_turns}
     with mock.patch.multiple(slabs, **small):
         shuffle = open_shuffle(group, artifact, topology)
+        if first:
+            rank_work.pretend(shuffle, first)
         for number, each in enumerate(batches):
             run(shuffle, batch(shuffle.spec, each, number), combines=2)
         shuffle.check()

@@ -142,6 +142,16 @@ def test_epochs_wrap(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize(
+    "first", [2**25 - 3, *(pytest.param(each - 3, marks=NIGHTLY) for each in (2**26, 2**31))]
+)
+def test_turns_of_combines_wrap(pool: Pool, first: int) -> None:
+    """Words of turns are numbers of combines times 64: they change their sign, or begin anew."""
+    batches = [(40, 3, 0, 9), (2, 40, 7, 0), (5, 5, 40, 40)]
+    found = pool.run(exact_work.in_turns, 4, path(SMALL), "2x2", batches, 4, first)
+    assert found == [4] * 4
+
+
+@pytest.mark.parametrize(
     ("topology", "num_mistakes"), [("2x1", 2), pytest.param("2x2", 5, marks=NIGHTLY)]
 )
 def test_mistakes(pool: Pool, topology: str, num_mistakes: int) -> None:
