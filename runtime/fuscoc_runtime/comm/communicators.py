@@ -21,7 +21,7 @@ from fuscoc_runtime.kernels.commands import Communicator
 ABORT_SECONDS = 5.0
 """How long an abort waits for a thread that is posting."""
 END_SECONDS = 3 * ABORT_SECONDS
-"""How long the end of a process waits for an abort, which the GPU may be slow to hear of."""
+"""How long the end of a process waits for all aborts, which the GPU may be slow to hear of."""
 POLL_SECONDS = 1e-3
 
 
@@ -36,6 +36,7 @@ _lock = threading.Lock()
 _known: WeakKeyDictionary[dist.ProcessGroup, Communicator] = WeakKeyDictionary()
 _listeners: WeakKeyDictionary[dist.ProcessGroup, WeakSet[Listener]] = WeakKeyDictionary()
 _aborted: WeakSet[dist.ProcessGroup] = WeakSet()
+_aborting: WeakSet[threading.Thread] = WeakSet()
 
 
 def communicator_of(group: dist.ProcessGroup, device: torch.device) -> Communicator:
@@ -101,9 +102,19 @@ def abort(
         _backend(known, device).abort()
 
     thread = threading.Thread(target=attempt, name="fuscoc-abort", daemon=True)
+    with _lock:
+        _aborting.add(thread)
     thread.start()
-    # A thread that comes back from C++ while the interpreter ends would abort the process.
-    atexit.register(thread.join, END_SECONDS)
+
+
+@atexit.register
+def _end() -> None:
+    """A thread that came back from C++ while the interpreter ends would abort the process."""
+    deadline = time.monotonic() + END_SECONDS
+    with _lock:
+        aborting = [*_aborting]
+    for thread in aborting:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def is_aborted(group: dist.ProcessGroup) -> bool:
