@@ -130,6 +130,22 @@ def handles_last(group: Any, artifact: str, **options: Any) -> None:
     shuffle.close()
 
 
+def lent_rows(group: Any, artifact: str) -> list[str]:
+    """What is said of rows of the window that are dispatched, before it has grown and after. Where
+    they lie is looked up when it grows: not in calls of one size."""
+    shuffle, said = open_shuffle(group, artifact), []
+    for tokens in (3, 30):
+        given = data_of(shuffle.rank, tokens)
+        shuffle.dispatch(**given)
+        with mock.patch.object(Tensor, "untyped_storage", side_effect=AssertionError):
+            rows, handle = shuffle.dispatch(**given)
+            close(shuffle.combine(by_slot(rows, handle), handle), summed(given))
+            again = {**given, "x": rows[:tokens]}
+            said.append(said_by(partial(shuffle.dispatch, **again)))
+    shuffle.close()
+    return said
+
+
 def short_rows_again(group: Any, artifact: str) -> None:
     """Rows of four elements to one key each: along routings of different sizes, and back."""
     shuffle = open_shuffle(group, artifact)

@@ -109,6 +109,12 @@ def test_handles_last(pool: Pool, text: str, num_ranks: int) -> None:
     pool.run(rank_work.handles_last, num_ranks, path(text))
 
 
+def test_rows_of_the_window_are_not_dispatched(pool: Pool) -> None:
+    """However often it has grown."""
+    for said in pool.run(rank_work.lent_rows, 2, path(SMALL)):
+        assert all("`x` on rank" in each and "is what a dispatch returned" in each for each in said)
+
+
 def test_short_rows(pool: Pool) -> None:
     """One kernel sorts and moves them; those along a known routing another one moves."""
     text = specs.copied("f32", 4)

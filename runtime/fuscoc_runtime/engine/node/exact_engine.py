@@ -19,7 +19,7 @@ from fuscoc_runtime.engine import sizes
 from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
 from fuscoc_runtime.engine.handle import IN_THE_WINDOW, Handle, not_a_handle, overwritten
-from fuscoc_runtime.engine.node.engine import current_device, readable, storage_of
+from fuscoc_runtime.engine.node.engine import current_device, readable
 from fuscoc_runtime.engine.node.exact import ExactNode, Known, Work
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.ragged import Extents
@@ -244,7 +244,7 @@ class ExactEngine:
 
     def lends(self, rows: Tensor) -> bool:
         """Whether rows lie in the window, where the next dispatch puts its own."""
-        if any(rows.data_ptr() in storage_of(each) for each in self.node.rows):
+        if rows.data_ptr() in self.node.lent:
             return True
         return self._asks is not None and self._asks.lends(rows)
 
