@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -36,7 +35,6 @@ from fuscoc_runtime.errors import (
     InputError,
     NetworkError,
     OptionError,
-    PreparationError,
     RefusedCallError,
 )
 from fuscoc_runtime.manifest.schema import ShuffleSpec
@@ -165,7 +163,7 @@ class ExactEngine:
             if prepared is None:
                 prepared = attempt(self.members.rank, lambda: self._prepare(positional, named, own))
                 self._watch.raise_loss()  # it may have ended while sizes were waited for
-            with self._joined():
+            with self._watch.joined(self.node):
                 known = self._move(prepared, own, doubt)
             if isinstance(known, FuscoRuntimeError):
                 raise known
@@ -201,7 +199,7 @@ class ExactEngine:
         whose keys that ``table`` places, if one does."""
         assert self._asks is not None
         arguments, each = prepared.arguments, self._asks.shuffle.segments_answered
-        with self._joined():
+        with self._watch.joined(self.node):
             known = self.node.follow(asked, each, prepared.weights)
         if isinstance(known, FuscoRuntimeError):
             raise known
@@ -238,7 +236,7 @@ class ExactEngine:
             except Exception:
                 self.node.refuse_combine(self._known(own), is_late)
                 raise
-            with self._joined():
+            with self._watch.joined(self.node):
                 self.node.combine(given, own.known, list(results.values()), weights, is_late)
         return results
 
@@ -369,27 +367,6 @@ class ExactEngine:
             return sizes.num_sources(self.checker, arguments), None
         ragged = add_up(self.checker, arguments, self._extents.launch)
         return ragged.num_points // self.shuffle.program.fanout, ragged
-
-    @contextmanager
-    def _joined(self) -> Iterator[None]:
-        """Around what this rank does in a call that the others make. What it raises there ends the
-        shuffle: it is said by all of them, as when one has no memory for larger windows, or this
-        rank comes to no call any more, and the others are not left waiting for it."""
-        try:
-            yield
-        except FuscoRuntimeError as error:
-            if self.node.is_out_of_step:
-                self._leave(error)
-            else:
-                self._watch.loss = copy(error)
-            raise
-        except Exception as error:
-            self._leave(PreparationError(self.members.rank, f"{type(error).__name__}: {error}"))
-            raise
-
-    def _leave(self, loss: FuscoRuntimeError) -> None:
-        self._watch.lose(loss)
-        self.members.liveness.give_up()
 
     def _move(
         self,
