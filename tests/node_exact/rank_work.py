@@ -348,6 +348,22 @@ def out_of_scratch(group: Any, artifact: str, **options: Any) -> str:
     return said
 
 
+def out_of_memory_amid_a_call(group: Any, artifact: str, **options: Any) -> tuple[list[str], bool]:
+    """The last rank has no memory for what a handle keeps of a call that the others make; what is
+    said of it and of the next one, and whether that took long."""
+    shuffle = open_shuffle(group, artifact, **options)
+    if shuffle.rank == shuffle.topology.num_ranks - 1:
+        shuffle.engine.node._kept = mock.Mock(side_effect=torch.OutOfMemoryError("no memory"))
+    said = []
+    for _ in range(2):
+        started = time.monotonic()
+        try:
+            said.append(said_by(partial(shuffle.dispatch, **data_of(shuffle.rank, 3))))
+        except torch.OutOfMemoryError as error:
+            said.append(str(error))
+    return said, time.monotonic() - started > TIMEOUT / 2
+
+
 def out_of_memory_alone(group: Any, artifact: str, fits: bool) -> list[str]:
     """What a rank without peers says of two calls, if but the smallest window fits, or none."""
     shuffle = open_shuffle(group, artifact)

@@ -172,6 +172,21 @@ def test_no_memory_for_a_larger_window(pool: Pool, most_bytes: int) -> None:
     assert set(first) == {first[0]}
 
 
+def test_no_memory_amid_a_call() -> None:
+    """Who lacks it comes to no call any more, and the others do not wait for it for long."""
+    processes = Pool(2)
+    try:
+        first, last = processes.run(rank_work.out_of_memory_amid_a_call, 2, path(SMALL))
+    finally:
+        processes.close()
+    assert first[0][0] == "no error"
+    assert first[0][1].startswith("HopTimeoutError: [FSR020] rank 0 waited")
+    assert "for rank 1 in the counts" in first[0][1]
+    assert last[0][0] == "no memory"
+    assert "rank 1 could not prepare the call: OutOfMemoryError: no memory" in last[0][1]
+    assert not first[1]
+
+
 def test_no_memory_for_a_call(pool: Pool) -> None:
     said = (
         "PreparationError: [FSR006] rank 1 could not prepare the call: OutOfMemoryError: no memory"
