@@ -46,6 +46,7 @@ from fuscoc_runtime.plan.links import Link
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.topology import Topology
 from tests.engine.skew import skewed
+from tests.node_triton.rank_work import said_by
 
 TIMEOUT = 60.0
 CPU = torch.device("cpu")
@@ -359,12 +360,4 @@ def no_memory_in_one_node(group: Any, artifact: str, topology: str) -> list[str]
     dispatch_some(other, 2, 0)
     if shuffle.rank == shuffle.topology.num_ranks - 1:
         windows._allocate = scarce
-    return [_said(partial(dispatch_some, each, 5, 1)) for each in (shuffle, shuffle, other)]
-
-
-def _said(call: Callable[[], Any]) -> str:
-    try:
-        call()
-    except FuscoRuntimeError as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
+    return [said_by(partial(dispatch_some, each, 5, 1)) for each in (shuffle, shuffle, other)]
