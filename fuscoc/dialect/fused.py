@@ -17,7 +17,7 @@ from fuscoc.dialect.l2 import TokenType
 from fuscoc.dialect.l3_values import Cast, Merge, Scale, vector_of
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.dialect.pieces import Piece
-from fuscoc.dialect.relation import Lookup, Point
+from fuscoc.dialect.relation import Lookup, Point, must_be_apart
 from fuscoc.dialect.runs import RUNS
 
 
@@ -211,6 +211,8 @@ class NodePieces(NodeOp, name="node_pieces", traits=[ir.NoTerminatorTrait]):
             raise VerifyError("needs the points of a fsc.node_points")
         if any(index >= len(points.read("indices")) for index in op.read("outer")):
             raise VerifyError("needs indices of its points in 'outer'")
+        if must_be_apart(terminator(points, 1, Point)) and not op.looks_up():
+            raise VerifyError("must look up an input where runs check that segments are apart")
         strides = len(terminator(points, 1, Point).src_strides)
         if any(len(piece.src_strides) != strides for piece in pieces):
             raise VerifyError(f"needs pieces with the {strides} strides of its points")

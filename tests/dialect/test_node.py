@@ -307,6 +307,15 @@ def test_pieces_of_a_relation_that_is_unfit() -> None:
     assert "fsc.point at the end of region 1" in error_of(text)
 
 
+def test_pieces_that_nothing_is_looked_up_for() -> None:
+    """What is kept of them from call to call says nothing of segments that share a cell."""
+    text = compile_to_ir(checked_example("ulysses"), after="split-affine").text
+    point = '"fsc.point"('
+    assert text.count(point) == 2
+    text = text.replace(point, f'"fsc.apart"() : () -> ()\n{point}')
+    assert PIECES + "must look up an input where runs check that segments are" in error_of(text)
+
+
 def test_pieces_of_a_packed_target() -> None:
     pieces = '"fsc.node_pieces"(%0, %2) ({\n}) {disjoint = 1 : i64}'
     text = edited(module("split-affine"), (ASSIGNED, pieces))

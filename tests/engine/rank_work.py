@@ -9,8 +9,10 @@ import random
 import signal
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -44,6 +46,7 @@ from fuscoc_runtime.plan.links import Link
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.topology import Topology
 from tests.engine.skew import skewed
+from tests.node_triton.rank_work import said_by
 
 TIMEOUT = 60.0
 CPU = torch.device("cpu")
@@ -340,3 +343,21 @@ def dispatch_without(group: Any, artifact: str, absent: int, timeout: float) -> 
         time.sleep(timeout + 4)
     else:
         dispatch_some(shuffle, 2, 1)
+
+
+def no_memory_in_one_node(group: Any, artifact: str, topology: str) -> list[str]:
+    """The last rank, a node of its own, has no memory for windows; what is said of the call that
+    needs them, of the next, and of one of another shuffle."""
+    opened = partial(Shuffle, artifact, group=group, topology=topology, timeout=6.0)
+    shuffle, other = opened(), opened()
+    windows, none = shuffle.engine.comm._windows, torch.OutOfMemoryError("no memory")
+    allocate = windows._allocate
+
+    def scarce(nbytes: int) -> Any:
+        with mock.patch.object(torch, "zeros", side_effect=none):
+            return allocate(nbytes)
+
+    dispatch_some(other, 2, 0)
+    if shuffle.rank == shuffle.topology.num_ranks - 1:
+        windows._allocate = scarce
+    return [said_by(partial(dispatch_some, each, 5, 1)) for each in (shuffle, shuffle, other)]

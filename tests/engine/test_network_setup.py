@@ -269,7 +269,7 @@ def test_windows_outlast_the_loss_of_a_rank_on_a_gpu(
     """To free them waits for kernels, and one may wait for that rank; a CPU has to let go."""
 
     class Comm:
-        is_open, num_runs = True, 0
+        is_open, is_out_of_step, num_runs = True, False, 0
 
         def run(self, _: object) -> None:
             self.num_runs += 1

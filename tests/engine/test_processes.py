@@ -223,6 +223,19 @@ def test_a_rank_that_is_killed_while_windows_are_made_is_named(before: str) -> N
         pool.close()
 
 
+def test_no_memory_for_windows_in_one_node() -> None:
+    """It says so, and comes to no call of any shuffle more; the other names it."""
+    pool = Pool(2)
+    try:
+        found = pool.run(rank_work.no_memory_in_one_node, 2, path(SMALL), "2x1")
+    finally:
+        pool.close()
+    own = "[FSR006] rank 1 could not prepare the call: OutOfMemoryError: no memory"
+    assert all(own in said for said in found[1])
+    assert all("[FSR020] rank 0 waited" in said for said in found[0])
+    assert all("s for rank 1 in the" in said for said in found[0])
+
+
 def test_closing_names_a_rank_that_has_ended() -> None:
     pool = Pool(2)
     try:

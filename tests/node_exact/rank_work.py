@@ -131,6 +131,22 @@ def handles_last(group: Any, artifact: str, **options: Any) -> None:
     shuffle.close()
 
 
+def lent_rows(group: Any, artifact: str) -> list[str]:
+    """What is said of rows of the window that are dispatched, before it has grown and after. Where
+    they lie is looked up when it grows: not in calls of one size."""
+    shuffle, said = open_shuffle(group, artifact), []
+    for tokens in (3, 30):
+        given = data_of(shuffle.rank, tokens)
+        shuffle.dispatch(**given)
+        with mock.patch.object(Tensor, "untyped_storage", side_effect=AssertionError):
+            rows, handle = shuffle.dispatch(**given)
+            close(shuffle.combine(by_slot(rows, handle), handle), summed(given))
+            again = {**given, "x": rows[:tokens]}
+            said.append(said_by(partial(shuffle.dispatch, **again)))
+    shuffle.close()
+    return said
+
+
 def short_rows_again(group: Any, artifact: str) -> None:
     """Rows of four elements to one key each: along routings of different sizes, and back."""
     shuffle = open_shuffle(group, artifact)
@@ -334,6 +350,22 @@ def out_of_scratch(group: Any, artifact: str, **options: Any) -> str:
     shuffle.check()
     shuffle.close()
     return said
+
+
+def out_of_memory_amid_a_call(group: Any, artifact: str, **options: Any) -> tuple[list[str], bool]:
+    """The last rank has no memory for what a handle keeps of a call that the others make; what is
+    said of it and of the next one, and whether that took long."""
+    shuffle = open_shuffle(group, artifact, **options)
+    if shuffle.rank == shuffle.topology.num_ranks - 1:
+        shuffle.engine.node._kept = mock.Mock(side_effect=torch.OutOfMemoryError("no memory"))
+    said = []
+    for _ in range(2):
+        started = time.monotonic()
+        try:
+            said.append(said_by(partial(shuffle.dispatch, **data_of(shuffle.rank, 3))))
+        except torch.OutOfMemoryError as error:
+            said.append(str(error))
+    return said, time.monotonic() - started > TIMEOUT / 2
 
 
 def out_of_memory_alone(group: Any, artifact: str, fits: bool) -> list[str]:

@@ -109,6 +109,12 @@ def test_handles_last(pool: Pool, text: str, num_ranks: int) -> None:
     pool.run(rank_work.handles_last, num_ranks, path(text))
 
 
+def test_rows_of_the_window_are_not_dispatched(pool: Pool) -> None:
+    """However often it has grown."""
+    for said in pool.run(rank_work.lent_rows, 2, path(SMALL)):
+        assert all("`x` on rank" in each and "is what a dispatch returned" in each for each in said)
+
+
 def test_short_rows(pool: Pool) -> None:
     """One kernel sorts and moves them; those along a known routing another one moves."""
     text = specs.copied("f32", 4)
@@ -164,6 +170,21 @@ def test_no_memory_for_a_larger_window(pool: Pool, fits: bool) -> None:
     assert first[0].startswith("NetworkError")
     assert "failed on rank 2: Cannot allocate memory" in first[0]
     assert set(first) == {first[0]}
+
+
+def test_no_memory_amid_a_call() -> None:
+    """Who lacks it comes to no call any more, and the others do not wait for it for long."""
+    processes = Pool(2)
+    try:
+        first, last = processes.run(rank_work.out_of_memory_amid_a_call, 2, path(SMALL))
+    finally:
+        processes.close()
+    assert first[0][0] == "no error"
+    assert first[0][1].startswith("HopTimeoutError: [FSR020] rank 0 waited")
+    assert "for rank 1 in the counts" in first[0][1]
+    assert last[0][0] == "no memory"
+    assert "rank 1 could not prepare the call: OutOfMemoryError: no memory" in last[0][1]
+    assert not first[1]
 
 
 def test_no_memory_for_a_call(pool: Pool) -> None:

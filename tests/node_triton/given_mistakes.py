@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.errors import KeyRangeError
+from fuscoc_runtime.errors import KeyRangeError, SourceClashError
 from tests.node_triton.given_work import bits, data_of, named, run
 from tests.node_triton.rank_work import open_shuffle, said_by
 
@@ -156,6 +156,34 @@ def shared_pages(
         wanted = cache[:, page] if page in sent.tolist() else torch.zeros_like(cache[:, page])
         assert torch.equal(result[:, page], wanted)
     return [said_by(shuffle.check), said_by(shuffle.check)], int(handle.dropped)
+
+
+def shared_pages_again(
+    group: Any, artifact: str, calls: Sequence[tuple[int, Sequence[Any]]], **options: Any
+) -> list[int]:
+    """Calls of caches with so many pages, some of which are given away twice, one after the other
+    through all handles' memory: what combine clears, and brings back, is that of each. How many
+    points ``check`` tells of after each call."""
+    shuffle = open_shuffle(group, artifact, max_sources=8, capacity=16, **options)
+    [field] = shuffle.spec.declared.source.fields
+    random, told = torch.Generator().manual_seed(shuffle.rank), []
+    for num_pages, given in calls:
+        cache = torch.randn(2, num_pages, *field.shape, generator=random).bfloat16()
+        sent = torch.tensor(given[shuffle.rank])
+        at = torch.arange(len(sent)) + 8 * shuffle.rank
+        to = torch.stack([torch.full_like(at, 1 - shuffle.rank), at], 1)
+        rows, handle = shuffle.dispatch(cache, source_page=sent, destination=to, slots=16)
+        result = shuffle.combine(rows.clone(), handle)
+        for page in range(num_pages):
+            wanted = cache[:, page] if page in sent.tolist() else torch.zeros_like(cache[:, page])
+            assert torch.equal(result[:, page], wanted)
+        try:
+            shuffle.check()
+        except SourceClashError as error:
+            told.append(error.count)
+        else:
+            told.append(0)
+    return told
 
 
 def missing_places(group: Any, artifact: str) -> list[str]:

@@ -189,6 +189,17 @@ def test_pages_that_are_given_away_twice(pool: Pool, text: str, dropped: int) ->
     assert found[1] == (["no error"] * 2, 0)
 
 
+@pytest.mark.parametrize("text", [LONG_PAGES, SHORT_PAGES])
+def test_pages_that_are_given_away_twice_in_many_calls(pool: Pool, text: str) -> None:
+    """Nothing of what one call has found is left for another, whatever handle's memory it has."""
+    twice, whole = [[0, 1, 0, 2, 3], [1, 2, 1, 1]], [[0, 1, 2, 3], [3, 2, 1, 0]]
+    larger = [[5, 6, 5], [6, 0, 4]]
+    calls = [(4, twice)] * 4 + [(4, whole)] * 2 + [(7, larger), (4, twice), (7, larger), (4, whole)]
+    found = pool.run(given_mistakes.shared_pages_again, 2, path(text), calls)
+    assert found[0] == [1] * 4 + [0] * 2 + [1, 1, 1, 0]
+    assert found[1] == [2] * 4 + [0] * 2 + [0, 2, 0, 0]
+
+
 def test_mistakes_in_pieces(pool: Pool) -> None:
     """A page that is none, a slot that is none and one that two ranks want: those are not moved, or
     one of them is there, and somebody is told."""

@@ -19,7 +19,9 @@ from fuscoc_runtime.engine.node.places import may_flow
 from fuscoc_runtime.engine.node.rail_calls import RailCalls
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.report import Report
+from fuscoc_runtime.engine.node.state import Limits
 from fuscoc_runtime.engine.node.static_engine import StaticEngine
+from fuscoc_runtime.errors import PreparationError
 from fuscoc_runtime.face.choice import static_sources
 from fuscoc_runtime.face.shuffle import Shuffle
 from tests.node_exact import rank_work
@@ -290,13 +292,20 @@ def weights_on_one_rank(group: Any, artifact: str, topology: str) -> type:
 
 
 def in_turns(
-    group: Any, artifact: str, topology: str, batches: Sequence[Sequence[int]], num_turns: int
+    group: Any,
+    artifact: str,
+    topology: str,
+    batches: Sequence[Sequence[int]],
+    num_turns: int,
+    first: int = 0,
 ) -> int:
     """Calls whose partial rows come back in so many turns, at most; in how many those of the last
-    did."""
+    did. As if there had been ``first`` combines before."""
     small = {"STAGING_BYTES": 0, "MOST_STAGING_BYTES": 0, "num_turns": lambda _: num_turns}
     with mock.patch.multiple(slabs, **small):
         shuffle = open_shuffle(group, artifact, topology)
+        if first:
+            rank_work.pretend(shuffle, first)
         for number, each in enumerate(batches):
             run(shuffle, batch(shuffle.spec, each, number), combines=2)
         shuffle.check()
@@ -305,3 +314,34 @@ def in_turns(
         found = -(-places // node._memory.staged_places)
         shuffle.close()
     return found
+
+
+def no_memory_in_one_node(group: Any, artifact: str, topology: str, tokens: int) -> list[str]:
+    """The last node has no memory for more slots, which others do not need; what is said of the
+    call that needs them, of the next of all ranks, and of one of another shuffle."""
+    shuffle, other = (open_shuffle(group, artifact, topology, timeout=6.0) for _ in range(2))
+    rank, given, small = shuffle.rank, data_of(shuffle.rank, tokens), data_of(shuffle.rank, 1)
+    given["idx"] = torch.full_like(given["idx"], KEYS - 1)
+    for each in (shuffle, other):
+        each.dispatch(**small)
+    node = shuffle.engine.node
+    grow, allocate, lasting = node._grow, node._allocate, node.limits.capacity
+
+    def scarce(nbytes: int) -> Any:
+        if nbytes > node.window_bytes:
+            raise PreparationError(rank, "no memory")
+        return allocate(nbytes)
+
+    def grow_alone(wanted: Limits) -> Any:
+        node._allocate = scarce if wanted.capacity > lasting else allocate
+        return grow(wanted)
+
+    if shuffle.topology.node(rank) == shuffle.topology.num_nodes - 1:
+        node._grow = grow_alone
+
+    def call() -> None:
+        rows, handle = shuffle.dispatch(**given)
+        shuffle.combine(by_slot(rows, handle), handle)
+
+    again = partial(shuffle.dispatch, **small)
+    return [said_by(call), said_by(again), said_by(partial(other.dispatch, **small))]

@@ -142,6 +142,16 @@ def test_epochs_wrap(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize(
+    "first", [2**25 - 3, *(pytest.param(each - 3, marks=NIGHTLY) for each in (2**26, 2**31))]
+)
+def test_turns_of_combines_wrap(pool: Pool, first: int) -> None:
+    """Words of turns are numbers of combines times 64: they change their sign, or begin anew."""
+    batches = [(40, 3, 0, 9), (2, 40, 7, 0), (5, 5, 40, 40)]
+    found = pool.run(exact_work.in_turns, 4, path(SMALL), "2x2", batches, 4, first)
+    assert found == [4] * 4
+
+
+@pytest.mark.parametrize(
     ("topology", "num_mistakes"), [("2x1", 2), pytest.param("2x2", 5, marks=NIGHTLY)]
 )
 def test_mistakes(pool: Pool, topology: str, num_mistakes: int) -> None:
@@ -216,6 +226,47 @@ def test_no_memory_for_larger_slabs(pool: Pool, topology: str) -> None:
     for said in found:
         assert said[0] == said[1]
         assert f"PreparationError: [FSR006] rank {num_ranks - 1} could not prepare" in said[0]
+
+
+@pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
+def test_no_memory_for_larger_windows_in_one_node(topology: str) -> None:
+    """Its ranks raise that, and come to no call of any shuffle more; others name one of them."""
+    found = without_memory(SMALL, topology, 8)
+    half = len(found) // 2
+    for said in found[half:]:
+        assert all("could not prepare the call: no memory" in each for each in said)
+    for rank, said in enumerate(found[:half]):
+        assert all(f"HopTimeoutError: [FSR020] rank {rank} waited" in each for each in said)
+        assert all(f"for rank {rank + half} in the network hop" in each for each in said)
+
+
+@pytest.mark.parametrize(
+    ("text", "topology"),
+    [
+        pytest.param(specs.routed("f32", capacity="capacity max 400"), "2x1", id="verdicts"),
+        pytest.param(specs.routed("f32", options="schedule fast"), "3x1", id="flows"),
+    ],
+)
+def test_no_memory_in_one_node_where_all_hear_of_it(text: str, topology: str) -> None:
+    """All ranks raise that, and calls of other shuffles are whole: where nodes tell each other
+    verdicts, or make room for rows that travel as flows in the same call."""
+    found = without_memory(text, topology, 45)
+    last = f"PreparationError: [FSR006] rank {len(found) - 1} could not prepare the call: no memory"
+    for first, second, other in found:
+        assert first.startswith(last)
+        assert second == first
+        assert other == "no error"
+
+
+def without_memory(text: str, topology: str, tokens: int) -> list[list[str]]:
+    """See `exact_work.no_memory_in_one_node`; in processes that end then."""
+    num_ranks = RANKS[topology]
+    processes, work = Pool(num_ranks), exact_work.no_memory_in_one_node
+    try:
+        found: list[list[str]] = processes.run(work, num_ranks, path(text), topology, tokens)
+        return found
+    finally:
+        processes.close()
 
 
 def test_no_memory_for_a_call(pool: Pool) -> None:

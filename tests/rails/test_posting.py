@@ -231,3 +231,22 @@ def test_an_abort_gives_up_where_nobody_stops_posting(monkeypatch: pytest.Monkey
     communicators.communicator_of(group, CPU).state = POSTING
     aborting(group).join()
     assert (group.aborted, communicators.is_aborted(group)) == (0, True)
+
+
+def test_the_end_of_a_process_waits_once_for_all_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For aborts that come back, and no longer for several that do not than for one."""
+    monkeypatch.setattr(communicators, "END_SECONDS", 0.3)
+    monkeypatch.setattr(communicators, "ABORT_SECONDS", 60.0)
+    groups = [Group() for _ in range(4)]
+    for each in groups:
+        communicators.communicator_of(each, CPU).state = POSTING
+    threads = [aborting(each) for each in groups]
+    started = time.monotonic()
+    communicators._end()
+    assert 0.3 <= time.monotonic() - started < 0.9
+    assert all(each.is_alive() for each in threads)
+    for each in groups:
+        communicators.communicator_of(each, CPU).state = OPEN
+    communicators._end()
+    assert not any(each.is_alive() for each in threads)
+    assert [each.aborted for each in groups] == [1] * 4

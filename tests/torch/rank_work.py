@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from fuscoc_runtime import FuscoRuntimeError, Pool, Shuffle, fused_shuffle
@@ -205,3 +206,42 @@ def few(group: Any, artifact: str, options: dict[str, Any]) -> list[float]:
     wanted = [plain, *torch.autograd.grad(plain.square().sum(), leaves)]
     pairs = [(one, other) for one, other in zip(found, wanted, strict=True) if one.numel()]
     return [float((one - other).abs().max()) for one, other in pairs]
+
+
+def tangents(group: Any, artifact: str, options: dict[str, Any], wants: bool) -> list[str]:
+    """Arguments that are duals of forward-mode differentiation, one after the other, in calls like
+    earlier ones, of tensors that want gradients or not; what is said of them. Others are whole."""
+    said = []
+    with Shuffle(artifact, group=group, timeout=TIMEOUT, **options) as shuffle:
+        given = {
+            name: each.detach().requires_grad_(wants and each.is_floating_point())
+            for name, each in batch(shuffle.rank, 4).items()
+        }
+        for _ in range(2):
+            rows, handle = shuffle.dispatch(**given)
+            wanted = shuffle.combine(rows.clone(), handle)
+        held = rows.detach().clone().requires_grad_(wants)
+
+        def say(call: Callable[[], Any]) -> None:
+            try:
+                call()
+            except FuscoRuntimeError as error:
+                said.append(str(error))
+            else:
+                said.append("no error")
+
+        with forward_ad.dual_level():
+            x, rows, weights = (
+                forward_ad.make_dual(each, torch.ones_like(each))
+                for each in (given["x"], held, given["weights"])
+            )
+            say(lambda: shuffle.dispatch(**{**given, "x": x}))
+            say(lambda: shuffle.dispatch_fresh(**{**given, "x": x}))
+            say(lambda: shuffle.dispatch(**{**given, "weights": weights}))
+            _, new = shuffle.dispatch(**given)
+            say(lambda: shuffle.dispatch(x, handle=new))
+            _, last = shuffle.dispatch(**given)
+            say(lambda: shuffle.combine(rows, last))
+            rows, handle = shuffle.dispatch(**given)
+            assert torch.equal(shuffle.combine(rows.clone(), handle), wanted)
+    return said

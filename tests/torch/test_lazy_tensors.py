@@ -14,7 +14,7 @@ from fuscoc_runtime.errors import InputError
 from tests.engine import specs
 from tests.torch.test_lifetimes import BOTH, ROUTED, batch, sums
 
-TANGENT = "on rank 0 has a forward-mode tangent"
+TANGENT = "on rank 0 has a tangent of forward-mode differentiation"
 
 
 def test_numbers_that_are_negated_lazily() -> None:

@@ -45,6 +45,18 @@ def test_compiled(pool: Pool, artifact: str) -> None:
     assert max(pool.run(rank_work.compiled, 2, artifact, {})) < 1e-5
 
 
+@pytest.mark.parametrize("wants", [False, True])
+@pytest.mark.parametrize("options", ENGINES, ids=["exact", "fixed"])
+def test_tangents_are_refused(
+    pool: Pool, artifact: str, options: dict[str, Any], wants: bool
+) -> None:
+    """Those of forward mode would be lost, in calls like earlier ones, too."""
+    for said in pool.run(rank_work.tangents, 2, artifact, options, wants):
+        for message, name in zip(said, ["x", "x", "weights", "x", "x"], strict=True):
+            assert message.startswith(f"[FSR003] `{name}` on rank")
+            assert "has a tangent of forward-mode differentiation" in message
+
+
 def test_mistakes_are_told_on_every_rank(pool: Pool, artifact: str) -> None:
     first, *others = pool.run(rank_work.mistakes, 3, artifact)
     assert all(messages == first for messages in others)

@@ -21,7 +21,7 @@ from fuscoc_runtime.kernels.commands import Communicator
 ABORT_SECONDS = 5.0
 """How long an abort waits for a thread that is posting."""
 END_SECONDS = 3 * ABORT_SECONDS
-"""How long the end of a process waits for an abort, which the GPU may be slow to hear of."""
+"""How long the end of a process waits for all aborts, which the GPU may be slow to hear of."""
 POLL_SECONDS = 1e-3
 
 
@@ -36,6 +36,7 @@ _lock = threading.Lock()
 _known: WeakKeyDictionary[dist.ProcessGroup, Communicator] = WeakKeyDictionary()
 _listeners: WeakKeyDictionary[dist.ProcessGroup, WeakSet[Listener]] = WeakKeyDictionary()
 _aborted: WeakSet[dist.ProcessGroup] = WeakSet()
+_aborting: WeakSet[threading.Thread] = WeakSet()
 
 
 def communicator_of(group: dist.ProcessGroup, device: torch.device) -> Communicator:
@@ -52,21 +53,43 @@ def listen(group: dist.ProcessGroup, listener: Listener) -> None:
         _listeners.setdefault(group, WeakSet()).add(listener)
 
 
-def abort(
-    group: ReferenceType[dist.ProcessGroup], device: torch.device, loss: FuscoRuntimeError
-) -> None:
-    """End what has been posted, in a thread that nobody has to wait for: the GPU goes on, and what
-    should have been received is not there. A group that has been destroyed has nothing to end."""
+def tell(group: ReferenceType[dist.ProcessGroup], loss: FuscoRuntimeError) -> None:
+    """Let all who listen hear of a loss: what they post next would meet what others have posted for
+    another call. A group that has been destroyed has nobody to tell."""
     known = group()
     if known is None:
         return
     with _lock:
         listeners = [*_listeners.get(known, ())]
+    for each in listeners:
+        each.hear(loss)
+
+
+def lose(
+    group: ReferenceType[dist.ProcessGroup], device: torch.device, loss: FuscoRuntimeError
+) -> None:
+    """A rank of it is lost, or can follow the others no more: nobody posts to it here any more. On
+    GPUs what has been posted ends, too; on the CPU, where it is the job's own group, waits end in
+    time."""
+    if device.type == "cuda":
+        abort(group, device, loss)
+    else:
+        tell(group, loss)
+
+
+def abort(
+    group: ReferenceType[dist.ProcessGroup], device: torch.device, loss: FuscoRuntimeError
+) -> None:
+    """End what has been posted, in a thread that nobody has to wait for: the GPU goes on, and what
+    should have been received is not there. All who listen hear of it before."""
+    known = group()
+    if known is None:
+        return
+    with _lock:
         if known in _aborted:
             return
         _aborted.add(known)
-    for each in listeners:
-        each.hear(loss)
+    tell(group, loss)
 
     def attempt() -> None:
         known, deadline = group(), time.monotonic() + ABORT_SECONDS
@@ -79,9 +102,19 @@ def abort(
         _backend(known, device).abort()
 
     thread = threading.Thread(target=attempt, name="fuscoc-abort", daemon=True)
+    with _lock:
+        _aborting.add(thread)
     thread.start()
-    # A thread that comes back from C++ while the interpreter ends would abort the process.
-    atexit.register(thread.join, END_SECONDS)
+
+
+@atexit.register
+def _end() -> None:
+    """A thread that came back from C++ while the interpreter ends would abort the process."""
+    deadline = time.monotonic() + END_SECONDS
+    with _lock:
+        aborting = [*_aborting]
+    for thread in aborting:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def is_aborted(group: dist.ProcessGroup) -> bool:

@@ -114,6 +114,11 @@ class Liveness:
             self._reader = _beside(lambda: self._read_board(self._board))
         return bool(self._gone)
 
+    def give_up(self) -> None:
+        """This rank comes to no call any more: others are told as if it had ended, and do not wait
+        for it until their time is up."""
+        _beside(partial(self._post, self._rank))
+
     def explain(
         self, hop: str, seconds: float, problem: object, suspect: int | None = None
     ) -> FuscoRuntimeError:

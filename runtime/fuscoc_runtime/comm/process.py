@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions
 
+from fuscoc_runtime.comm import communicators
+from fuscoc_runtime.comm.communicators import Listener
 from fuscoc_runtime.comm.crossings import UnderWay, hop_of, post
 from fuscoc_runtime.comm.gather import keep_until_next
 from fuscoc_runtime.comm.group import Membership
@@ -50,7 +52,13 @@ class ProcessComm:
     Tensors travel as bytes, so every dtype works on every transport. Waits on the host end in time,
     with the rank that is missing. On CUDA, ``AllToAll`` and ``Crossing`` are only ordered on the
     current stream; ``synchronize`` ends them.
+
+    Attributes:
+        is_out_of_step: whether this rank's node has raised what others know nothing of, as when it
+            has no memory for larger windows, so that they go on with a call that it has left.
     """
+
+    is_out_of_step = False
 
     def __init__(self, members: Membership) -> None:
         self.members = members
@@ -85,6 +93,18 @@ class ProcessComm:
     def window_bytes(self) -> int:
         """Bytes of this rank's part of all windows."""
         return self._windows.num_bytes
+
+    def listen(self, listener: Listener) -> None:
+        """Let it hear of what is lost between nodes, whoever finds that."""
+        network = self._network_group()
+        if network is not None and self.members.topology.num_nodes > 1:
+            communicators.listen(network, listener)
+
+    def leave(self, loss: FuscoRuntimeError) -> None:
+        """Come to no call of the others any more, of any shuffle, and let them know."""
+        if self._network is not None:
+            communicators.lose(self._network, self.members.device, loss)
+        self.members.liveness.give_up()
 
     def close(self) -> None:
         """Let go of the windows."""
@@ -136,7 +156,11 @@ class ProcessComm:
         hop = "window allocation"
         self._wait_on_host(lambda: all(each.has_ended() for each in self._crossings), hop)
         self._wait_for_stream(hop)
-        return self._guard(hop, lambda: self._windows.get(request.nbytes))
+        try:
+            return self._guard(hop, lambda: self._windows.get(request.nbytes))
+        except FuscoRuntimeError:
+            self.is_out_of_step = self.members.topology.num_nodes > 1
+            raise
 
     def _wait_on_host(self, ended: Callable[[], bool], hop: str, extra: float = 0.0) -> None:
         """Until ``ended``. An error names the first exchange that is late, or else ``hop``."""

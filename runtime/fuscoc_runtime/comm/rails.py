@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.distributed_c10d import _world
 
-from fuscoc_runtime.comm.communicators import Listener, abort, communicator_of, listen
+from fuscoc_runtime.comm.communicators import Listener, communicator_of, listen, lose
 from fuscoc_runtime.comm.crossings import post
 from fuscoc_runtime.comm.gather import keep_until_next
 from fuscoc_runtime.comm.group import Membership
@@ -287,15 +287,15 @@ class Rails:
 
     def listen(self, listener: Listener) -> None:
         """Let it hear of a loss before the GPU goes on without what was lost."""
-        for lane in range(len(self._lanes) if self._is_gpu else 0):
+        for lane in range(len(self._lanes)):
             listen(self.group(lane), listener)
 
     def abort(self, loss: FuscoRuntimeError) -> None:
         """A rank is lost: let the GPU, which may wait for what it should have sent, go on without.
         Nobody who posts along with this rail can do so any more, and all hear of it before."""
-        for group in self._lanes if self._is_gpu else ():
+        for group in self._lanes:
             if group is not None:
-                abort(group, self._members.device, loss)
+                lose(group, self._members.device, loss)
 
     def _transfers(
         self,

@@ -19,6 +19,7 @@ from fuscoc_runtime.comm.requests import Window
 from fuscoc_runtime.comm.results import ResultMemory
 from fuscoc_runtime.comm.shared_memory import SharedAllocator
 from fuscoc_runtime.comm.subgroups import node_group
+from fuscoc_runtime.errors import PreparationError
 
 Allocate = Callable[[int], Window]
 """Bytes -> a zeroed window; collective inside the node."""
@@ -86,7 +87,7 @@ def allocator(members: Membership) -> Allocate:
     """How a rank gets memory that its whole node can address; collective over ``members``."""
     topology, device = members.topology, members.device
     if topology.ranks_per_node == 1:
-        return lambda nbytes: private_window(nbytes, device)
+        return lambda nbytes: private_window(nbytes, device, members.rank)
     if device.type == "cuda":
         return node_allocator(node_group(members), device, members)
     node, local_rank = topology.node(members.rank), topology.local_rank(members.rank)
@@ -112,8 +113,15 @@ def result_memory(
     return allocate_results(nbytes, node_group, device)
 
 
-def private_window(nbytes: int, device: torch.device) -> Window:
-    """A zeroed window of a node with one rank: nobody else has to address it."""
-    local = torch.zeros(max(nbytes, 1), dtype=torch.uint8, device=device)
-    bases = torch.tensor([local.data_ptr()], dtype=torch.int64, device=device)
+def private_window(nbytes: int, device: torch.device, rank: int = 0) -> Window:
+    """A zeroed window of a node with one ``rank``: nobody else has to address it.
+
+    Raises:
+        PreparationError: there is too little memory.
+    """
+    try:
+        local = torch.zeros(max(nbytes, 1), dtype=torch.uint8, device=device)
+        bases = torch.tensor([local.data_ptr()], dtype=torch.int64, device=device)
+    except RuntimeError as error:  # which would else be taken for a rank's that does not come
+        raise PreparationError(rank, f"{type(error).__name__}: {error}") from error
     return Window(local[:nbytes], bases)

@@ -51,7 +51,10 @@ MAX_FORMS = 64
 NO_GRADIENT = "requires grad, and what a cast computes with has no gradient: detach it"
 """What is wrong with numbers of a cast."""
 
-NO_TANGENT = "has a forward-mode tangent, and a shuffle has gradients of reverse mode alone"
+NO_TANGENT = (
+    "has a tangent of forward-mode differentiation, which would be lost: use reverse mode, or give "
+    "what `torch.autograd.forward_ad.unpack_dual` calls its primal"
+)
 """What is wrong with a dual tensor."""
 
 IN_THE_WINDOW = "is what a dispatch returned, where this one puts its own rows: copy it first"
@@ -417,9 +420,9 @@ def _form(value: Any) -> object:
     return (type(value), value) if isinstance(value, int) else object()
 
 
-def has_tangent(value: Tensor) -> bool:
-    """Whether forward-mode differentiation follows the tensor: kernels would leave its tangent."""
-    if forward_ad._current_level < 0:  # as almost always
+def has_tangent(value: object) -> bool:
+    """Whether it is a tensor whose tangent forward-mode differentiation would lose."""
+    if forward_ad._current_level < 0 or not isinstance(value, Tensor):  # as almost always
         return False
     return forward_ad.unpack_dual(value).tangent is not None  # type: ignore[no-untyped-call]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from copy import copy
 from typing import Any, TypeVar
 
 import torch
@@ -40,10 +40,10 @@ class ProcessEngine:
         reply: brings back the rows of the shuffle's reply, if it has one.
 
     Attributes:
-        loss: the error of the rank that has not come in time; no call follows.
+        loss: what has put the ranks out of step for good; no call follows.
     """
 
-    loss: HopTimeoutError | None = None
+    loss: FuscoRuntimeError | None = None
 
     def __init__(
         self,
@@ -74,6 +74,7 @@ class ProcessEngine:
         self._order = call_order(members.device)
         self._waits = True
         self._under_way = False
+        self.comm.listen(self)
 
     def dispatch(
         self,
@@ -136,6 +137,12 @@ class ProcessEngine:
         """Bytes held between calls, besides: none."""
         return 0
 
+    def hear(self, loss: FuscoRuntimeError) -> None:
+        """A rank was lost, as another shuffle has found: what this one would post next meets what
+        others have posted for that."""
+        if self.loss is None:
+            self.loss = copy(loss)
+
     def close(self) -> None:
         """Let go of the windows; no call may follow.
 
@@ -171,14 +178,18 @@ class ProcessEngine:
     @contextmanager
     def _noticing_a_loss(self) -> Iterator[None]:
         if self.loss is not None:  # ranks are out of step: whoever comes now answers another call
-            raise replace(self.loss)
+            raise copy(self.loss)
         try:
             yield
-        except HopTimeoutError as error:
-            if self.members.device.type == "cuda":
-                outlast_process((self.comm, self.machine.waits))
-                self.machine.waits.stop()  # what waits for that rank is still on the GPU
-            self.loss = replace(error)
+        except FuscoRuntimeError as error:
+            is_left = self.comm.is_out_of_step
+            if is_left or isinstance(error, HopTimeoutError):
+                if self.members.device.type == "cuda":
+                    outlast_process((self.comm, self.machine.waits))
+                    self.machine.waits.stop()  # what waits for that rank is still on the GPU
+                self.loss = copy(error)
+            if is_left:
+                self.comm.leave(error)
             raise
 
     def _end(self, path: str, started: float) -> None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.engine.arguments import has_tangent
 from fuscoc_runtime.engine.ends import Event
 from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.into import Into
@@ -99,8 +100,10 @@ def _dispatch_fresh(
     weight = weight_name(spec)
     sent = [*fields, *(value for name, value in named.items() if name != weight)]
     returned = [value for name, value in named.items() if name == weight]
-    if (needs_grad(sent) and not spec.sends_differentiably) or (
-        needs_grad(returned) and not spec.back.is_differentiable
+    if (
+        (needs_grad(sent) and not spec.sends_differentiably)
+        or (needs_grad(returned) and not spec.back.is_differentiable)
+        or _have_tangents([*sent, *returned])
     ):
         return _dispatch_now(executor, fields, named, handle)  # raises it on every rank
     try:
@@ -202,7 +205,9 @@ def _combine(
     spec, rank = executor.spec.back, executor.engine.members.rank
     given = rows.values() if isinstance(rows, Mapping) else [rows]
     tensors = [*given, *inputs.values(), *weights_of(handle)]
-    if torch.compiler.is_compiling() or (needs_grad(tensors) and spec.is_differentiable):
+    if torch.compiler.is_compiling() or (
+        needs_grad(tensors) and spec.is_differentiable and not _have_tangents(tensors)
+    ):
         try:
             bound = bind_combine(spec, rank, rows, handle, inputs, executor.takes_late_weights)
         except InputError:
@@ -211,6 +216,11 @@ def _combine(
         else:
             return combine_traced(executor.back_key, spec, bound)
     return executor.combine(rows, as_handle(executor.spec, handle), inputs)
+
+
+def _have_tangents(values: Sequence[Any]) -> bool:
+    """Whether the engine refuses some of them, of which operators would say less."""
+    return not torch.compiler.is_compiling() and any(map(has_tangent, values))
 
 
 def _check_after(executor: Executor, after: object, async_op: bool) -> None:

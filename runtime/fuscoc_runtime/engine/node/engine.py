@@ -24,7 +24,7 @@ from fuscoc_runtime.engine.node.ragged import (
     RaggedSizes,
 )
 from fuscoc_runtime.engine.node.rings import Launched, RingEntry
-from fuscoc_runtime.engine.node.state import NodeKernels
+from fuscoc_runtime.engine.node.state import NodeKernels, storage_of
 from fuscoc_runtime.engine.node.watch import NodeWatch, out_of_step
 from fuscoc_runtime.engine.numbers import cast_numbers
 from fuscoc_runtime.engine.row_fields import like_the_source
@@ -456,12 +456,6 @@ class NodeEngine:
     def _weight_input(self) -> str | None:
         weight = self.shuffle.program.weight
         return weight.name if weight is not None else None
-
-
-def storage_of(tensor: Tensor) -> range:
-    """Addresses of the memory that it is a part of."""
-    whole = tensor.untyped_storage()
-    return range(whole.data_ptr(), whole.data_ptr() + whole.nbytes())
 
 
 def readable(tensor: Tensor) -> Tensor:

@@ -137,6 +137,11 @@ class ExactNode:
         return self._memory.rows
 
     @property
+    def lent(self) -> range:
+        """Addresses of the memory that they are a part of, until windows grow."""
+        return self._memory.lent
+
+    @property
     def window_bytes(self) -> int:
         """Bytes of this rank's window, now."""
         return self._memory.window.local.numel()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -164,7 +163,10 @@ class ExactEngine:
             if prepared is None:
                 prepared = attempt(self.members.rank, lambda: self._prepare(positional, named, own))
                 self._watch.raise_loss()  # it may have ended while sizes were waited for
-            known = self._move(prepared, own, doubt)
+            with self._watch.joined(self.node):
+                known = self._move(prepared, own, doubt)
+            if isinstance(known, FuscoRuntimeError):
+                raise known
             if isinstance(known, Known):
                 self._held = self._number  # even if there is no memory for answers
                 assert isinstance(prepared, _Prepared)
@@ -197,11 +199,8 @@ class ExactEngine:
         whose keys that ``table`` places, if one does."""
         assert self._asks is not None
         arguments, each = prepared.arguments, self._asks.shuffle.segments_answered
-        try:
+        with self._watch.joined(self.node):
             known = self.node.follow(asked, each, prepared.weights)
-        except FuscoRuntimeError as error:  # while slabs or windows were to grow
-            self._watch.loss = copy(error)
-            raise
         if isinstance(known, FuscoRuntimeError):
             raise known
         shapes = sizes.result_shapes(self.shuffle, arguments.extents)
@@ -237,12 +236,13 @@ class ExactEngine:
             except Exception:
                 self.node.refuse_combine(self._known(own), is_late)
                 raise
-            self.node.combine(given, own.known, list(results.values()), weights, is_late)
+            with self._watch.joined(self.node):
+                self.node.combine(given, own.known, list(results.values()), weights, is_late)
         return results
 
     def lends(self, rows: Tensor) -> bool:
         """Whether rows lie in the window, where the next dispatch puts its own."""
-        if any(rows.data_ptr() in storage_of(each) for each in self.node.rows):
+        if rows.data_ptr() in self.node.lent:
             return True
         return self._asks is not None and self._asks.lends(rows)
 
@@ -371,13 +371,13 @@ class ExactEngine:
         prepared: _Prepared | FuscoRuntimeError,
         earlier: ExactHandle | None,
         doubt: Doubt | None,
-    ) -> Known | Planned:
-        """Plan and move the rows of a dispatch; what was planned, if all ranks find out in time
-        that nothing is moved."""
+    ) -> Known | Planned | FuscoRuntimeError:
+        """Plan and move the rows of a dispatch. Returns what was planned, if all ranks find out in
+        time that nothing is moved, and an error after which calls may follow."""
         if isinstance(prepared, FuscoRuntimeError):
             if earlier is not None:
                 self.node.refuse_again(self._number, self._known(earlier))
-                raise prepared
+                return prepared
             return self._refused()
         fields = [*prepared.arguments.fields.values(), *prepared.numbers]
         # Those of a reply are told before its combine, but between nodes.
@@ -388,24 +388,18 @@ class ExactEngine:
         if prepared.work is None:  # there is more than kernels can count
             return self._refused()
         program, arguments = self.shuffle.program, prepared.arguments
-        try:
-            known = self.node.dispatch(
-                self._number,
-                fields,
-                [readable(arguments.inputs[name]) for name in program.inputs],
-                [arguments.extents[name] for name in program.extents],
-                prepared.num_sources,
-                weights,
-                prepared.num_slots,
-                prepared.work,
-                None if doubt is None else doubt.faults,
-                prepared.ragged,
-            )
-        except FuscoRuntimeError as error:  # while windows were to grow
-            self._watch.loss = copy(error)
-            raise
-        if isinstance(known, FuscoRuntimeError):
-            raise known
+        known = self.node.dispatch(
+            self._number,
+            fields,
+            [readable(arguments.inputs[name]) for name in program.inputs],
+            [arguments.extents[name] for name in program.extents],
+            prepared.num_sources,
+            weights,
+            prepared.num_slots,
+            prepared.work,
+            None if doubt is None else doubt.faults,
+            prepared.ragged,
+        )
         if isinstance(known, Planned) and known.is_aborted:
             self._watch.raise_loss()
         return known

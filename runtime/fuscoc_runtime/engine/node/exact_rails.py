@@ -38,7 +38,7 @@ from fuscoc_runtime.engine.node.rail_calls import (
     new_work,
 )
 from fuscoc_runtime.engine.node.rail_commands import PointExchange, gather_in_node
-from fuscoc_runtime.engine.node.report import GROWS, REFUSES, Planned
+from fuscoc_runtime.engine.node.report import GOES, GROWS, REFUSES, Planned
 from fuscoc_runtime.engine.node.rings import DROPPED, Launched, Sent
 from fuscoc_runtime.engine.node.slabs import MOST_SENT, Slabs, new_slab_memory
 from fuscoc_runtime.engine.node.state import Limits
@@ -125,7 +125,7 @@ class ExactRails(ExactNode):
 
         Raises:
             FuscoRuntimeError: the ranks are out of step for good, as when one has no memory for
-                larger slabs or windows.
+                larger slabs or windows. Where not all ranks raise that this one ``is_out_of_step``.
         """
         assert isinstance(work, RailWork)
         program = self._shuffle.program
@@ -150,13 +150,16 @@ class ExactRails(ExactNode):
             if most <= work.places:
                 break
             work = self._make_room(self._sizes.size_of(most), num_sources)
-        while planned.verdict != REFUSES:
-            if max(planned.slots) > self.limits.capacity:
-                problem = self._grow(Limits(self.limits.max_sources, max(planned.slots)))
-                if problem is not None:
-                    raise problem
-            elif planned.verdict != GROWS:
-                break
+        while planned.verdict == GROWS or (
+            planned.verdict == GOES and max(planned.slots) > self.limits.capacity
+        ):
+            problem = self._have_slots(max(planned.slots))
+            if self.is_judged:
+                agree_on(self._members, problem)
+            elif problem is not None:
+                self._fail_in_dispatch(problem, work.places)
+                self.is_out_of_step = True
+                raise problem
             self._begin(work)
             planned = self._start(work, call, given, has_landed=True)
             if planned.is_aborted:
@@ -203,10 +206,10 @@ class ExactRails(ExactNode):
         places = asked.work.places // each
         if places > self._shared.places:
             self._make_room(places, 0)
-        if max(asked.slots) > self.limits.capacity:
-            problem = self._grow(Limits(self.limits.max_sources, max(asked.slots)))
-            if problem is not None:
-                raise problem
+        problem = self._have_slots(max(asked.slots))
+        if problem is not None:
+            self.is_out_of_step = True
+            raise problem
         known = answers_to(asked, self._program, each)
         self._adopt(known, asked, each, known.num_sources)
         return known
@@ -421,6 +424,19 @@ class ExactRails(ExactNode):
         wanted = max(held[0], places), max(held[1], self._with_rows(places))
         if wanted != held:
             self._share(*wanted)
+
+    def _have_slots(self, most: int) -> FuscoRuntimeError | None:
+        """Have windows for so many slots, the most of a rank of this node; collective inside it.
+        Returns what is wrong if a rank has no memory for them: other nodes know of it, or go on
+        with the call, and then this one is out of step."""
+        if most <= self.limits.capacity:
+            return None
+        wanted = Limits(self.limits.max_sources, most)
+        return attempt(self._members.rank, lambda: self._grow(wanted))
+
+    def _fail_in_dispatch(self, problem: FuscoRuntimeError, places: int) -> None:
+        """Before this node raises a ``problem`` that others do not know of, in a call of so many
+        places: raise it on all ranks if they meet once more in this call."""
 
     def _new_shared(self, places: int, with_rows: int) -> Shared:
         given = self._shuffle, self._spec, self._topology, places

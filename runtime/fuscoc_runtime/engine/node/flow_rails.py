@@ -37,7 +37,7 @@ from fuscoc_runtime.engine.node.rail_calls import (
 )
 from fuscoc_runtime.engine.node.report import GOES, Planned
 from fuscoc_runtime.engine.node.triton_memory import uploaded
-from fuscoc_runtime.engine.node.ways import find_ways
+from fuscoc_runtime.engine.node.ways import Ways, find_ways
 from fuscoc_runtime.engine.probe import link_between
 from fuscoc_runtime.engine.relation import Ragged
 from fuscoc_runtime.errors import FuscoRuntimeError, PreparationError
@@ -188,19 +188,34 @@ class FlowRails(ExactRails):
         Raises:
             FuscoRuntimeError: a rank has none, as all of them say.
         """
-        assert self._rows is not None
-        members, rules = self._members, self._shuffle.program.exchange
-        ways = find_ways(self._counts.demand(self._counted), rules, self._model, members.rank)
-        if ways.most_rows >> ROW_BITS:
-            problem = f"a rank would send {ways.most_rows} rows, more than kernels can number"
-            raise PreparationError(members.rank, problem)
-        rows = grown(ways.most_rows, self._rows.rows)
-        if rows > self._rows.rows:
+        members, (ways, rows) = self._members, self._wanted()
+        if rows is not None:
             self._make_rows(rows)
         of_a_stage = ways.most_rows * self._model.segment_bytes // max(1, ways.num_stages)
         num_lanes = lanes_of(of_a_stage, self._model.num_lanes)
         parts = uploaded(ways.parts.flatten().tolist(), members.device)
         return Going(ways, parts, num_lanes)
+
+    def _wanted(self) -> tuple[Ways, int | None]:
+        """The ways of a dispatch whose counts have come, and how many rows there has to be room for
+        if that is more than there is, both the same on all ranks.
+
+        Raises:
+            PreparationError: kernels cannot number so many.
+        """
+        assert self._rows is not None
+        rank, rules = self._members.rank, self._shuffle.program.exchange
+        ways = find_ways(self._counts.demand(self._counted), rules, self._model, rank)
+        if ways.most_rows >> ROW_BITS:
+            problem = f"a rank would send {ways.most_rows} rows, more than kernels can number"
+            raise PreparationError(rank, problem)
+        rows = grown(ways.most_rows, self._rows.rows)
+        return ways, rows if rows > self._rows.rows else None
+
+    def _fail_in_dispatch(self, problem: FuscoRuntimeError, places: int) -> None:
+        # There the other nodes may be making room for rows, and all hear of it.
+        if self._sizes.are_flows(places) and self._wanted()[1] is not None:
+            agree_on(self._members, problem)
 
     def _be_ready(self) -> None:
         """For calls of flows: know the network, and have lanes and some memory; collective.

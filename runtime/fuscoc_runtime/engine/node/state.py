@@ -187,6 +187,12 @@ def _trouble(counts: Sequence[int]) -> Trouble:
     return Trouble(**named, refusals=tuple(counts[len(KINDS) :]))
 
 
+def storage_of(tensor: Tensor) -> range:
+    """Addresses of the memory that it is a part of."""
+    whole = tensor.untyped_storage()
+    return range(whole.data_ptr(), whole.data_ptr() + whole.nbytes())
+
+
 def view_points(window: Tensor, at: int, shape: tuple[int, ...]) -> Tensor:
     """The points that begin at a byte of a window, as int64 of that shape."""
     nbytes = torch.Size(shape).numel() * 8

@@ -12,7 +12,7 @@ from fuscoc_runtime.comm.windows import Allocate, outlast_calls
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.slabs import staged_places
-from fuscoc_runtime.engine.node.state import Limits, lay_out, view_points
+from fuscoc_runtime.engine.node.state import Limits, lay_out, storage_of, view_points
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.room import num_routing_words
@@ -31,6 +31,7 @@ class TritonMemory:
         limits: how large calls may be, the same on all ranks; of several nodes ``max_sources`` are
             the segments that a rank takes on.
         rows: the target's fields, [rows, elements].
+        lent: addresses of the memory that they are a part of.
         staged_places: of another node, that partial rows come back of in one turn.
     """
 
@@ -57,6 +58,7 @@ class TritonMemory:
         self.sections, nbytes = self._lay_out(num_entries)
         self.window = allocate(nbytes)
         self._bases = self.window.peer_bases.tolist()
+        self.lent = storage_of(self.window.local)
         fields = program.shuffle.program.buffers["target"]
         parts = zip(self.sections["rows"], program.row_bytes, fields, strict=True)
         self.rows = tuple(
@@ -73,6 +75,7 @@ class TritonMemory:
         outlast_calls(bases)
         self.window = Window(local.new_empty(0), bases.new_empty(0))
         self.rows = tuple(each.new_empty(0, each.shape[1]) for each in self.rows)
+        self.lent = range(0)
 
     def part(self, name: str, dtype: torch.dtype, count: int, entry: int = 0) -> Tensor:
         """So many numbers of a part of the window."""

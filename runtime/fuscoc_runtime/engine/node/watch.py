@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from typing import Any, Protocol
@@ -35,6 +36,7 @@ from fuscoc_runtime.errors import (
     KeyRangeError,
     NoSlotError,
     OutdatedError,
+    PreparationError,
     ProtocolError,
     RefusedCallError,
     SizesError,
@@ -116,6 +118,13 @@ class Watched(Protocol):
 
     state: Tensor
     page: Tensor
+
+
+class Follows(Protocol):
+    """What makes calls that others make, too."""
+
+    @property
+    def is_out_of_step(self) -> bool: ...
 
 
 class NodeWatch:
@@ -202,6 +211,28 @@ class NodeWatch:
         self.hear(loss)
         if self._rails is not None:
             self._rails.abort(loss)
+
+    @contextmanager
+    def joined(self, node: Follows) -> Iterator[None]:
+        """Around what this rank does in a call that the others make. What it raises there ends the
+        shuffle: it is said by all of them, as when one has no memory for larger windows, or this
+        rank comes to no call any more, and the others are not left waiting for it."""
+        try:
+            yield
+        except FuscoRuntimeError as error:
+            if node.is_out_of_step:
+                self._leave(error)
+            else:
+                self.loss = copy(error)
+            raise
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            self._leave(PreparationError(self._members.rank, problem))
+            raise
+
+    def _leave(self, loss: FuscoRuntimeError) -> None:
+        self.lose(loss)
+        self._members.liveness.give_up()
 
     def hear(self, loss: FuscoRuntimeError) -> None:
         """A rank was lost, as anybody has found: kernels wait for nobody any more, and use nothing

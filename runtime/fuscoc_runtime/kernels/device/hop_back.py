@@ -66,13 +66,20 @@ def collect(
 def begin_turn(call, tag, turn):
     """Tell the peers that this rank has added up what they have sent so far, and wait until they
     have: then staging may be written once more. Whether it may."""
-    told = (tag >> 32 << 32) | ((tag * TURNS + turn) & 0xFFFFFFFF)
+    told = turn_word(tag, turn)
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     if tl.program_id(0) == 0:
         for step in range(1, num_ranks):
             back.tell(call, words.TURNS_AT, (rank + step) % num_ranks, told)
     return back.told_by_all(call, words.TURNS_AT, told, tag)
+
+
+@triton.jit
+def turn_word(tag, turn):
+    """What a rank tells that has got to a turn of a combine. Its lower half wraps, as it may: words
+    are told from others by their differences."""
+    return (tag >> 32 << 32) | ((tag * TURNS + turn) & 0xFFFFFFFF)
 
 
 @triton.jit
