@@ -18,7 +18,7 @@ from fuscoc_runtime.engine import sizes
 from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
 from fuscoc_runtime.engine.handle import Handle, not_a_handle, overwritten
-from fuscoc_runtime.engine.node.engine import current_device, readable, storage_of
+from fuscoc_runtime.engine.node.engine import current_device, readable
 from fuscoc_runtime.engine.node.exact import ExactNode, Known, Work
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.ragged import Extents
