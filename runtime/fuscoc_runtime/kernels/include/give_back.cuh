@@ -41,7 +41,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   using Base = Back<GiveBackWords<Shape>>;
   using Own = BoxOf<Shape>;
   using Base::call, Base::shared;
-  using Turns = Turning<Shape, Own, kBringersBack, false>;
+  using Turns = Turning<Shape, Own, kBringersBack, false, 4>;
   static constexpr int kPartsAtOnce = kCovers<Shape> ? 32 : 1;  // of a result, that a warp clears: a word of bits
   const int warp, lane;
 

@@ -27,7 +27,7 @@ struct GiveLent : GiveBack<Shape> {
   using typename Base::Own;
   using Base::call, Base::clear, Base::held, Base::items_of, Base::joins, Base::lane, Base::lose, Base::num_workers;
   using Base::shared, Base::taker, Base::tell, Base::warp, Base::words;
-  using Turns = Turning<Shape, Own, kBringersBack, true>;
+  using Turns = Turning<Shape, Own, kBringersBack, true, 4>;
   LentWords<Shape>& lent;
 
   __device__ __forceinline__ const Own& told(int from, u32 box) const {

@@ -62,7 +62,7 @@ struct OwnItems<false> {};
 template <class Shape, class Relation>
 struct Move {
   using Own = BoxOf<Shape>;
-  using Turns = Turning<Shape, Own, kBringersForth, true>;
+  using Turns = Turning<Shape, Own, kBringersForth, true, 8>;
   static constexpr int kMostShared = Relation::num_pieces * Shape::num_fields;
   // All warps share few boxes; of many, each has the one that it works on.
   static constexpr bool kShares = !Shape::looks_up && kMostShared <= kWarp && !kTurns<Shape>;

@@ -56,7 +56,8 @@ template <class Shape, class Own>
 using RingOf = typename RingKind<Shape, Own>::type;
 
 // If `kKeeps`, what is known of how tiles are dealt out is taken over where they have the same key, of runs of a word and more.
-template <class Shape, class Own, int kBringers, bool kKeeps>
+// `kWide` as in `Turn`.
+template <class Shape, class Own, int kBringers, bool kKeeps, int kWide>
 struct Turning {
   Ring<Own>& ring;
   const u32 num_workers;  // warps that turn
@@ -167,10 +168,10 @@ struct Turning {
       }
     constexpr int unit = Shape::unit_bytes(kField);
     if (slip.kind == kTurned) {
-      const Turn<unit, u32(Shape::run_bytes(kField)), Own::num_all_steps> turned_by{slip.box, slip.tile, slip.split, staged(turn), turned(which)};
+      const Turn<unit, u32(Shape::run_bytes(kField)), Own::num_all_steps, kWide> by{slip.box, slip.tile, slip.split, staged(turn), turned(which)};
       const u32 thread = warp * kWarp + lane, num_threads = num_workers * kWarp;
-      if constexpr (keeps(kField)) turned_by.run(thread, num_threads, ring.key[turn % kSlips], share);
-      else turned_by.run(thread, num_threads);
+      if constexpr (keeps(kField)) by.run(thread, num_threads, ring.key[turn % kSlips], share);
+      else by.run(thread, num_threads);
     } else if (slip.fresh) lines<unit, kFresh>(slip, cta_memory() + staged(turn), warp);
     else lines<unit, kSettled>(slip, cta_memory() + staged(turn), warp);
     leave_to_bulk_copies();

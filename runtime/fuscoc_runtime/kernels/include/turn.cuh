@@ -5,8 +5,9 @@
 namespace fuscoc {
 
 // Turns a tile: of every word where it goes, a thread puts the units together. Where rows are read from runs that follow
-// each other, of `kRun` bytes, the rows of a thread are at constant distances.
-template <int kUnit, u32 kRun, int kSteps>
+// each other, of `kRun` bytes, the rows of a thread are at constant distances, and words of many units are made for `kWide`
+// rows at once.
+template <int kUnit, u32 kRun, int kSteps, int kWide>
 struct Turn {
   using Unit = typename UnitOf<kUnit == kLine ? 8 : kUnit>::type;
   using Word = typename UnitOf<kUnit == kLine || kUnit == 8 ? 8 : 4>::type;
@@ -101,7 +102,7 @@ struct Turn {
   // So many rows that follow each other at both ends, most of them in groups without conditions.
   template <u32 kStep>
   __device__ __forceinline__ static void turn_runs(const u32 (&places)[kUnits], u32 place, int num, u32 pitch) {
-    constexpr int most = kUnits > 2 ? 2 * kRows : kRows;
+    constexpr int most = kUnits > 2 ? kWide : kRows;
     const char* from[kUnits];
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) from[i] = cta_memory() + places[i];
