@@ -10,7 +10,7 @@ lockstep, and has to be equal in all that is counted.
 
 Times are a processor's, without those of other work beside it. Descriptor lists are made by tensor
 operations; where a GPU carries these out, what is left for the host is ``counts``, ``slots`` and
-``network``, and to launch some 140 of them. Every step has the exponent of its growth, fitted over
+``network``, and to launch some 150 of them. Every step has the exponent of its growth, fitted over
 the four largest sizes: 1 is linear in the ranks.
 """
 

@@ -46,10 +46,11 @@ def differs(values: Tensor) -> Tensor:
     return mask
 
 
-def count(values: Tensor, num_values: int) -> Tensor:
-    """How often each of 0 .. num_values - 1 occurs."""
+def count(values: Tensor, num_values: int, mask: Tensor | None = None) -> Tensor:
+    """How often each of 0 .. num_values - 1 occurs, where ``mask`` is true."""
+    ones = torch.ones_like(values) if mask is None else mask.long()
     counts = torch.zeros(num_values, dtype=torch.int64, device=values.device)
-    return counts.scatter_add_(0, values, torch.ones_like(values))
+    return counts.scatter_add_(0, values, ones)
 
 
 def allocate(sizes: Sequence[int], device: torch.device) -> tuple[Tensor, ...]:

@@ -27,9 +27,9 @@ from fuscoc_runtime.errors import (
     PlacementMismatchError,
 )
 from fuscoc_runtime.plan.agree import agree, attempt, error_size, raise_together
-from fuscoc_runtime.plan.arrays import upload
+from fuscoc_runtime.plan.arrays import count, upload
 from fuscoc_runtime.plan.flows import Int64Array
-from fuscoc_runtime.plan.hops import Leads, NumCopies
+from fuscoc_runtime.plan.hops import Copies, NumCopies
 from fuscoc_runtime.plan.points import SortedPoints, check_points, count_bad
 from fuscoc_runtime.plan.types import PlanContext, Points
 from fuscoc_runtime.topology import Topology
@@ -71,23 +71,21 @@ class Census:
         return NumCopies(near, sum(pairs) - near, sum(self.flows[rank].tolist()))
 
 
-def count_points(ctx: PlanContext, points: Points, ordered: SortedPoints, leads: Leads) -> Tensor:
+def count_points(ctx: PlanContext, points: Points, ordered: SortedPoints, copies: Copies) -> Tensor:
     """This rank's row of the census, without an error."""
-    row = torch.zeros(census_size(ctx), dtype=torch.int64, device=ctx.device)
-    sizes = [NUM_SCALARS, *_num_counts(ctx)]
-    scalars, to_rank, pairs, to_node, keys, owners = torch.split(row, sizes)
-    if points.target_length is not None:
-        scalars[1].fill_(points.target_length)
-    scalars[2].copy_(count_bad(ctx, points))
-    live = ordered.live.long()
-    to_rank.scatter_add_(0, ordered.points.rank, live)
-    pairs.scatter_add_(0, ordered.points.rank, leads.pair.long())
-    to_node.scatter_add_(0, leads.node, leads.row.long())
-    if ctx.program.target.kind == "packed":
-        keys.scatter_add_(0, ordered.points.target, live)
+    num_ranks, target = ctx.topology.num_ranks, ctx.program.target
+    parts = [
+        *upload([np.array([0, points.target_length or 0], np.int64)], ctx.device),
+        count_bad(ctx, points),
+        count(ordered.points.rank, num_ranks, ordered.live),
+        copies.per_rank,
+        copies.per_node,
+    ]
+    if target.kind == "packed":
+        parts.append(count(ordered.points.target, target.num_keys, ordered.live))
     if has_table(ctx) and points.key_to_rank is not None:
-        owners.copy_(points.key_to_rank)
-    return row
+        parts.append(points.key_to_rank)
+    return torch.cat(parts)
 
 
 def read_census(

@@ -5,8 +5,7 @@ pair. A pair inside the node is a row of ``direct``. Dedup ``node`` makes one ne
 remote pairs of a source for one node; otherwise every remote pair is a row. A row goes to a
 forwarder of the destination node, which serves the row's pairs: ``forwarders.py``.
 
-Who leads a copy is known before the census. Copies are ordered while that travels, and listed after
-it, which tells the host how many there are.
+Copies are ordered before the census and listed after it, which tells the host how many there are.
 """
 
 from __future__ import annotations
@@ -16,38 +15,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.plan.arrays import differs, stable_order
+from fuscoc_runtime.plan.arrays import count, differs, stable_order
 from fuscoc_runtime.plan.points import LivePoints, SortedPoints
 from fuscoc_runtime.plan.types import PlanContext
-
-
-@dataclass(frozen=True, eq=False)
-class Leads:
-    """Which of the sorted points lead a copy.
-
-    bool [num_points] each: ``pair``, the first of a pair; ``far``, of one on another node; ``row``,
-    the first pair of a network row. ``node``: int64 [num_points], where a point goes.
-    """
-
-    pair: Tensor
-    far: Tensor
-    row: Tensor
-    node: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Copies:
     """The copies among the sorted points.
 
-    int64 [num_points] each: first the pairs inside the node, then those on other nodes, by node;
-    the rest behind. ``lead``, ``source``, ``rank``: as in ``DirectPairs``; ``row``: as in
-    ``RemotePairs``.
+    ``order``: int64 [num_points], first those that lead a pair inside the node, then those that
+    lead a pair on another node, by node; the rest behind. ``leads_row``: bool [num_points], the
+    first pair of a network row. ``per_rank``: int64 [num_ranks], pairs by destination rank.
+    ``per_node``: int64 [num_nodes], rows by node.
     """
 
-    lead: Tensor
-    source: Tensor
-    rank: Tensor
-    row: Tensor
+    order: Tensor
+    leads_row: Tensor
+    per_rank: Tensor
+    per_node: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,34 +77,40 @@ class NumCopies:
     rows: int
 
 
-def find_leads(ctx: PlanContext, ordered: SortedPoints) -> Leads:
+def order_copies(ctx: PlanContext, ordered: SortedPoints) -> Copies:
     """Group the points into copies."""
-    points, program, m = ordered.points, ctx.program, ctx.topology.ranks_per_node
+    points = ordered.points
+    topology, program = ctx.topology, ctx.program
+    num_ranks, num_nodes, m = topology.num_ranks, topology.num_nodes, topology.ranks_per_node
     node = points.rank // m
-    pair = ordered.live
+    leads_pair = ordered.live
     if program.copies_once("rank"):
-        pair = pair & differs(points.pair)
-    row = far = pair & (node != ctx.topology.node(ctx.rank))
+        leads_pair = leads_pair & differs(points.pair)
+    leads_row = leads_pair & (node != topology.node(ctx.rank))
+    near = leads_pair ^ leads_row
     if program.copies_once("node"):
-        row = far & differs(points.pair // m)
-    return Leads(pair, far, row, node)
-
-
-def order_copies(ctx: PlanContext, points: LivePoints, leads: Leads) -> Copies:
-    """Order the copies."""
-    num_nodes = ctx.topology.num_nodes
+        leads_far, leads_row = leads_row, leads_row & differs(points.pair // m)
+    else:
+        leads_far = leads_row
     # Ascending: pairs inside the node, those on node 0, 1, ..., points that lead nothing.
-    group = torch.where(leads.pair, (leads.node + 1) * leads.far, num_nodes + 1)
-    order = stable_order(group, num_nodes + 2)
-    row = leads.row[order].cumsum(0) - 1
-    return Copies(order, points.source[order], points.rank[order], row)
+    group = torch.where(leads_far, node + 1, torch.where(near, 0, num_nodes + 1))
+    return Copies(
+        stable_order(group, num_nodes + 2),
+        leads_row,
+        count(points.rank, num_ranks, leads_pair),
+        count(node, num_nodes, leads_row),
+    )
 
 
-def list_hops(copies: Copies, sizes: NumCopies) -> Hops:
+def list_hops(points: LivePoints, copies: Copies, sizes: NumCopies) -> Hops:
     """List the copies."""
-    near, far = slice(sizes.near), slice(sizes.near, sizes.near + sizes.far)
-    remote = RemotePairs(copies.lead[far], copies.rank[far], copies.row[far])
-    row_source = torch.empty(sizes.rows, dtype=torch.int64, device=copies.row.device)
-    row_source[remote.row] = copies.source[far]  # the same one for all pairs of a row
-    direct = DirectPairs(copies.lead[near], copies.source[near], copies.rank[near])
-    return Hops(direct, row_source, remote)
+    near = copies.order[: sizes.near]
+    far = copies.order[sizes.near : sizes.near + sizes.far]
+    row = copies.leads_row[far].cumsum(0) - 1
+    row_source = torch.empty(sizes.rows, dtype=torch.int64, device=row.device)
+    row_source[row] = points.source[far]  # the same one for all pairs of a row
+    return Hops(
+        DirectPairs(near, points.source[near], points.rank[near]),
+        row_source,
+        RemotePairs(far, points.rank[far], row),
+    )

@@ -28,11 +28,11 @@ from fuscoc_runtime.plan.forwarders import (
     check_policy,
     node_pairs,
 )
-from fuscoc_runtime.plan.hops import Leads, find_leads
+from fuscoc_runtime.plan.hops import Copies, order_copies
 from fuscoc_runtime.plan.network import plan_network_hop
 from fuscoc_runtime.plan.points import SortedPoints, sort_points
 from fuscoc_runtime.plan.receive import Arriving, any_wrong_slot, check_slots, receive
-from fuscoc_runtime.plan.send import Described, Listed, arrange, describe, list_copies
+from fuscoc_runtime.plan.send import Described, Listed, describe, list_copies
 from fuscoc_runtime.plan.slots import lay_out_slots
 from fuscoc_runtime.plan.types import (
     BufferRows,
@@ -77,13 +77,12 @@ def plan_with_weights(
     prepared = attempt(ctx.rank, lambda: _prepare(ctx, points))
     if isinstance(prepared, FuscoRuntimeError):
         return (yield from _fail(ctx, prepared))
-    ordered, leads, row = prepared
+    ordered, copies, row = prepared
     gathered = yield StartGather(with_extents(ctx, points, row))
-    arranged = arrange(ctx, points, ordered, leads)
     census = yield from read_census(ctx, points, gathered().numpy())
     slots = lay_out_slots(ctx, census)
     shares, wire = plan_network_hop(ctx, census)
-    listed = list_copies(ctx, ordered, arranged, census)
+    listed = list_copies(ctx, points, ordered, copies, census)
     lists = _sending(ctx, listed, shares, census)
     forwarding = yield from assign_forwarders(ctx, listed.hops.remote.row, census, shares)
     described = describe(ctx, listed, slots, census, forwarding, shares.rows[ctx.rank])
@@ -130,14 +129,14 @@ def _fail(ctx: PlanContext, error: FuscoRuntimeError) -> Generator[Request, Any,
     raise error
 
 
-def _prepare(ctx: PlanContext, points: Points) -> tuple[SortedPoints, Leads, Tensor]:
+def _prepare(ctx: PlanContext, points: Points) -> tuple[SortedPoints, Copies, Tensor]:
     """What a rank plans before it meets the others, and its row of the census."""
     error = check_policy(ctx)
     if error is not None:
         raise error
     ordered = sort_points(ctx, points)
-    leads = find_leads(ctx, ordered)
-    return ordered, leads, count_points(ctx, points, ordered, leads)
+    copies = order_copies(ctx, ordered)
+    return ordered, copies, count_points(ctx, points, ordered, copies)
 
 
 def _sending(

@@ -61,9 +61,9 @@ def sort_points(ctx: PlanContext, points: Points) -> SortedPoints:
 
 
 def count_bad(ctx: PlanContext, points: Points) -> Tensor:
-    """int64 []: points whose key or rank does not exist, and segments that begin where another one
+    """int64 [1]: points whose key or rank does not exist, and segments that begin where another one
     does, if they must not."""
-    bad = (points.columns["rank"] < -1).sum()
+    bad = (points.columns["rank"] < -1).sum(dtype=torch.int64).view(1)
     return bad + _beginning_again(points)[1].sum() if ctx.program.relation.apart else bad
 
 

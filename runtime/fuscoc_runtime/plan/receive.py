@@ -98,15 +98,19 @@ def target_lists(
     kind = torch.ones_like(word)
     kind[near.start : near.stop].zero_()
     order = stable_order(kind.masked_fill_(~is_lead, 2), 3)
-    leads, further, row_index = order[:num_pairs], order[num_pairs:], slot[:0]
-    writer = word[leads]
-    groups = {
-        "dst_peer": writer % m,
-        "dst_row": writer // m,
-        "term_begin": leads,
-        "term_end": end[leads],
-    }
-    terms = {"term_slot": slot, "term_point": place}
+    peer, row = word % m, word // m
+
+    def groups(begin: Tensor) -> DescriptorList:
+        return {
+            "dst_peer": peer[begin],
+            "dst_row": row[begin],
+            "term_begin": begin,
+            "term_end": end[begin],
+            "term_slot": slot,
+            "term_point": place,
+        }
+
+    further, row_index = order[num_pairs:], slot[:0]
     if ctx.program.is_compact:
         # Pairs come in the order of their rows.
         row_index = torch.full((arriving.num_slots,), -1, device=slot.device)
@@ -114,8 +118,8 @@ def target_lists(
         further = further[:0]
     return {
         "local": {"src_slot": slot[further + word[further]], "dst_slot": slot[further]},
-        "reduce_direct": {**{name: each[:num_near] for name, each in groups.items()}, **terms},
-        "reduce_forward": {**{name: each[num_near:] for name, each in groups.items()}, **terms},
+        "reduce_direct": groups(order[:num_near]),
+        "reduce_forward": groups(order[num_near:num_pairs]),
     }, row_index
 
 

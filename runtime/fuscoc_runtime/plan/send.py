@@ -19,7 +19,7 @@ from fuscoc_runtime.plan.arrays import count, iota, stable_order, upload
 from fuscoc_runtime.plan.census import Census
 from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.plan.forwarders import Forwarding
-from fuscoc_runtime.plan.hops import Copies, Hops, Leads, list_hops, order_copies
+from fuscoc_runtime.plan.hops import Copies, Hops, list_hops
 from fuscoc_runtime.plan.points import LivePoints, SortedPoints
 from fuscoc_runtime.plan.slots import SlotLayout, Slots, assign_rows, assign_slots
 from fuscoc_runtime.plan.types import DescriptorList, PlanContext, Points
@@ -32,27 +32,16 @@ def net_send(addresses: Mapping[str, Tensor], row_source: Tensor) -> DescriptorL
 
 
 @dataclass(frozen=True, eq=False)
-class Arranged:
-    """What a rank knows without the counts of others: its copies, where every source is, by
-    column, and int64 [num_points], the order of its points by rank, and of a packed target by key;
-    those that do not move last."""
-
-    copies: Copies
-    addresses: dict[str, Tensor]
-    by_rank: Tensor
-    by_key: Tensor | None
-
-
-@dataclass(frozen=True, eq=False)
 class Listed:
-    """What it knows with them: the list ``net_send``, the points that move, their orders, and their
-    copies; ``addresses`` as in ``Arranged``."""
+    """What a rank knows of its copies when it knows the counts of all ranks.
+
+    ``net_send``: the list; ``addresses``: where every source is, by column; ``live``: the points
+    that move; ``hops``: their copies.
+    """
 
     net_send: DescriptorList
     addresses: dict[str, Tensor]
     live: LivePoints
-    by_rank: Tensor
-    by_key: Tensor | None
     hops: Hops
 
 
@@ -73,37 +62,14 @@ class Described:
     key_offsets: Tensor
 
 
-def arrange(ctx: PlanContext, points: Points, ordered: SortedPoints, leads: Leads) -> Arranged:
-    """All that needs no counts, while they travel: a host takes most of a plan to launch it."""
-    target, every = ctx.program.target, ordered.points
-    by_key = None
-    if target.kind == "packed":
-        by_key = stable_order(
-            torch.where(ordered.live, every.target, target.num_keys), target.num_keys + 1
-        )
-    num_ranks = ctx.topology.num_ranks
-    return Arranged(
-        order_copies(ctx, every, leads),
-        source_addresses(ctx, points.columns),
-        stable_order(torch.where(ordered.live, every.rank, num_ranks), num_ranks + 1),
-        by_key,
-    )
-
-
 def list_copies(
-    ctx: PlanContext, ordered: SortedPoints, arranged: Arranged, census: Census
+    ctx: PlanContext, points: Points, ordered: SortedPoints, copies: Copies, census: Census
 ) -> Listed:
     """Cut the sorted points and their copies to what the census says."""
-    num_live = int(census.points[ctx.rank].sum())
-    hops = list_hops(arranged.copies, census.num_copies(ctx.topology, ctx.rank))
-    return Listed(
-        net_send(arranged.addresses, hops.row_source),
-        arranged.addresses,
-        ordered.first(num_live),
-        arranged.by_rank[:num_live],
-        arranged.by_key[:num_live] if arranged.by_key is not None else None,
-        hops,
-    )
+    live = ordered.first(int(census.points[ctx.rank].sum()))
+    hops = list_hops(live, copies, census.num_copies(ctx.topology, ctx.rank))
+    addresses = source_addresses(ctx, points.columns)
+    return Listed(net_send(addresses, hops.row_source), addresses, live, hops)
 
 
 def describe(
@@ -117,13 +83,13 @@ def describe(
     """Slots, and what the other ranks have to know. ``rows`` [R]: this rank's network rows by
     forwarder."""
     live, hops = listed.live, listed.hops
-    slots = assign_slots(ctx, live, listed.by_key, layout, census)
-    point_row = assign_rows(ctx, live, listed.by_rank, slots, census)
+    slots = assign_slots(ctx, live, layout, census)
+    point_row = assign_rows(ctx, live, slots, census)
     served = serve(ctx, hops, rows, forwarding)
-    words = describe_points(ctx, live, hops, slots, served)
+    order, words = describe_points(ctx, live, hops, slots, served)
     return Described(
-        live.point[listed.by_rank],
-        words[listed.by_rank],
+        live.point[order],
+        words,
         describe_forwards(ctx, hops, point_row, served),
         source_lists(ctx, listed.addresses, hops, point_row),
         slots.keys,
@@ -194,14 +160,14 @@ def serve(ctx: PlanContext, hops: Hops, rows: Int64Array, forwarding: Forwarding
 
 def describe_points(
     ctx: PlanContext, live: LivePoints, hops: Hops, slots: Slots, served: Served
-) -> Tensor:
-    """What the rank that it goes to has to know of every point: int64 [num_live_points,
-    ``word_width``].
+) -> tuple[Tensor, Tensor]:
+    """For every destination rank, in (source, domain) order, what it needs to know of each point.
 
-    The words are the slot, the writer and, for a dense target, the source. The writer of a pair's
-    lead is ``position * m + local rank`` of the row that brings it, in the list of the rank that
-    writes it (``direct`` of the source, ``forward`` of the forwarder); of a further point it is
-    minus the distance to the lead.
+    Returns (order [num_live_points], words [num_live_points, ``word_width``]); the words are the
+    slot, the writer and, for a dense target, the source. The writer of a pair's lead is ``position
+    * m + local rank`` of the row that brings it, in the list of the rank that writes it (``direct``
+    of the source, ``forward`` of the forwarder); of a further point it is minus the distance to the
+    lead.
     """
     m = ctx.topology.ranks_per_node
     lead = torch.cat([hops.direct.lead, hops.remote.lead])
@@ -210,7 +176,9 @@ def describe_points(
     writer = writer.cummax(0).values - iota(live.point)
     writer[hops.direct.lead] = iota(hops.direct.lead) * m + ctx.topology.local_rank(ctx.rank)
     writer[hops.remote.lead] = served.position * m + served.forwarder % m
-    return torch.stack([slots.point_slot, writer, live.source][: word_width(ctx)], dim=1)
+    order = stable_order(live.rank, ctx.topology.num_ranks)
+    words = torch.stack([slots.point_slot, writer, live.source][: word_width(ctx)], dim=1)
+    return order, words[order]
 
 
 def word_width(ctx: PlanContext) -> int:

@@ -13,7 +13,7 @@ from fuscoc_runtime.errors import CapacityError
 from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.padding import Padded, blocks
 from fuscoc_runtime.plan import native
-from fuscoc_runtime.plan.arrays import before, differs, iota, upload
+from fuscoc_runtime.plan.arrays import before, differs, iota, stable_order, upload
 from fuscoc_runtime.plan.census import Census, has_table
 from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.plan.placement import KeyOrder
@@ -91,36 +91,33 @@ def divide_slots(
     return np.diff(bound), first + keys[:rank].sum(axis=0), total[by_rank[mine]], offsets
 
 
-def assign_slots(
-    ctx: PlanContext, live: LivePoints, order: Tensor | None, layout: SlotLayout, census: Census
-) -> Slots:
-    """The slots of this rank's points: of a dense target as the spec computed them. ``order``: of
-    the points by key; a dense target has none.
+def assign_slots(ctx: PlanContext, live: LivePoints, layout: SlotLayout, census: Census) -> Slots:
+    """The slots of this rank's points: of a dense target as the spec computed them.
 
     Within a key, slots follow (source rank, domain order), whatever the topology.
     """
     host = layout.keys, layout.key_counts, layout.key_offsets
     # A key's points get consecutive slots: the point's place among all ordered by key, shifted.
     shift, *keys = upload([layout.first - before(census.keys[ctx.rank]), *host], ctx.device)
-    if order is None:
+    if ctx.program.target.kind == "dense":
         return Slots(live.target, *keys)
+    order = stable_order(live.target, ctx.program.target.num_keys)
     slot = torch.empty_like(order)
     slot[order] = iota(order) + shift[live.target[order]]
     return Slots(slot, *keys)
 
 
-def assign_rows(
-    ctx: PlanContext, live: LivePoints, order: Tensor, slots: Slots, census: Census
-) -> Tensor:
+def assign_rows(ctx: PlanContext, live: LivePoints, slots: Slots, census: Census) -> Tensor:
     """int64 [num_live_points]: the row that every point's segment is put into at its rank.
 
     Its slot; in a compact target, its number among the segments of the rank, by (source rank,
-    source), whatever the topology. ``order``: of the points by rank.
+    source), whatever the topology.
     """
     if not ctx.program.is_compact:
         return slots.point_slot
     first = census.pairs[: ctx.rank].sum(axis=0)
     [shift] = upload([first - before(census.pairs[ctx.rank])], ctx.device)
+    order = stable_order(live.rank, ctx.topology.num_ranks)
     row = torch.empty_like(order)
     row[order] = differs(live.pair)[order].cumsum(0) - 1 + shift[live.rank[order]]
     return row
