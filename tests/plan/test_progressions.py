@@ -59,9 +59,13 @@ def test_every_column_comes_back(values: list[list[int]]) -> None:
 @given(mixed_radix(st.integers(20, 40), 3))
 @settings(max_examples=100)
 def test_the_size_is_that_of_the_radices(column: list[int]) -> None:
-    """Up to 64000 values; the extents of the digits do not matter."""
+    """Up to 64000 values; the extents of the digits do not matter, but where the first value of one
+    progression follows the last one of another: those are longer than the rest, up to 40 of them."""
     _, pools = pack({"affine": int64(column)})
-    assert num_stored(pools) <= min(len(column), 100)
+    changes = np.flatnonzero(np.diff(column, 2)) + 1
+    lengths = np.diff(changes, prepend=0, append=len(column) - 1)
+    are_alike = len(set(lengths[lengths > 1].tolist())) <= 1
+    assert num_stored(pools) <= min(len(column), 100 if are_alike else 400)
 
 
 @given(st.lists(st.integers(-(2**15), 2**15 - 1), min_size=1))
