@@ -59,8 +59,8 @@ def test_every_column_comes_back(values: list[list[int]]) -> None:
 @given(mixed_radix(st.integers(20, 40), 3))
 @settings(max_examples=100)
 def test_the_size_is_that_of_the_radices(column: list[int]) -> None:
-    """Up to 64000 values; the extents of the digits do not matter, but where the first value of one
-    progression follows the last one of another: those are longer than the rest, up to 40 of them."""
+    """Up to 64000 values; the extents of the digits do not matter. Up to 40 progressions may run
+    into the next one, and are longer than the rest."""
     _, pools = pack({"affine": int64(column)})
     changes = np.flatnonzero(np.diff(column, 2)) + 1
     lengths = np.diff(changes, prepend=0, append=len(column) - 1)
