@@ -38,9 +38,9 @@ BULK_WORD, BULK_LINE = 16, 128  # bytes: of what bulk copies move, and the lines
 PIECE_WARPS = 28, 24  # of a CTA, there and back: 72 and 80 registers a thread
 EVERY_RANK_WARPS = 20, 20  # the same of rows to every rank, which are moved by whole groups
 LINES_IN_FLIGHT, LINE_BYTES = 8, 16  # of a lane: kLinesInFlight and kLine of the headers
-# Warps of a CTA that turns tiles beside those that do: two bring tiles, three store them, and one
-# marks slots.
-TURN_HELPERS = {"dispatch_warps": 6, "combine_warps": 5}
+# Warps of a CTA that turns tiles beside those that do: four bring tiles there and two back, three
+# store them, and one marks slots.
+TURN_HELPERS = {"dispatch_warps": 8, "combine_warps": 5}
 TURNING_WARPS = 28  # with them: 72 registers a thread, or more are spilled
 TILE_BUFFERS = 5  # of a CTA: kSlots and kTurnedSlots of ring.cuh
 # Long runs are carried by bulk copies: so many warps of a CTA have so many buffers each, of 8 KB

@@ -6,6 +6,7 @@ Those of others, and what they have in common, stand in ``node_tiles.py``.
 from fuscoc.codegen.cuda_tiles import (
     CARRIED,
     CARRIED_BUFFER,
+    CARRIERS,
     LINE_BYTES,
     PIECE_STATIC_SHARED,
     TARGETS,
@@ -79,6 +80,10 @@ class CudaPieceTile(Op, name="cuda_piece_tile"):
                 raise VerifyError("must not carry runs beside 'tile_bytes' or an 'entry_group'")
             if any(nbytes % (CARRIED * CARRIED_BUFFER) for nbytes in carried):
                 raise VerifyError(f"needs {CARRIED} buffers of {CARRIED_BUFFER} bytes a warp")
+            carriers = carried[0] // (CARRIED * CARRIED_BUFFER)
+            beside = ("dispatch_warps", carriers), ("combine_warps", min(carriers, CARRIERS))
+            if any(op.read(leg) <= warps for leg, warps in beside):
+                raise VerifyError(f"needs a warp beside the {carriers} that carry")
         tiles = TILE_BUFFERS * (tile_bytes or 0)
         needed = tiles + max(carried)
         needed += TURN_STATIC_SHARED if tiles else PIECE_STATIC_SHARED

@@ -46,6 +46,7 @@ def all_calls(run: dense_run.Run) -> list[str]:
         ("redistribute_long_rows", 3, 90),
         pytest.param("redistribute_odd_rows", 2, 90, marks=pytest.mark.nightly),
         pytest.param("fft_odd_lines", 2, 90, marks=pytest.mark.nightly),
+        ("vit_patches", 1, 90),
         ("vit_patches", 3, 90),
         ("vit_odd_patches", 2, 80),
         ("vit_patches_nchw", 2, 90),

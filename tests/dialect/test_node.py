@@ -413,7 +413,7 @@ def test_pieces_are_read_in_words_of_their_runs(old: str, tile: str) -> None:
 PIECE_TILES = [
     ("combine_warps = 28", "combine_warps = 33", "must not put more than 32 warps into a CTA"),
     ("combine_warps = 28", "combine_warps = 5", "needs warps that turn tiles, beside {"),
-    ("dispatch_warps = 28", "dispatch_warps = 6", "needs warps that turn tiles, beside {"),
+    ("dispatch_warps = 28", "dispatch_warps = 8", "needs warps that turn tiles, beside {"),
     (
         "tile_bytes = 43648",
         "tile_bytes = 43776",
@@ -450,6 +450,14 @@ PIECE_TILES = [
 def test_tiles_of_pieces(old: str, new: str, reason: str) -> None:
     text = compile_to_ir(checked_example("vit_patches"), after="choose-tiles").text
     assert reason in error_of(edited(text, (old, new)))
+
+
+@pytest.mark.parametrize(("leg", "warps"), [("dispatch_warps", 28), ("combine_warps", 24)])
+def test_warps_beside_those_that_carry(leg: str, warps: int) -> None:
+    """One marks slots there, and one sets flags back."""
+    text = compile_to_ir(checked_example("redistribute"), after="choose-tiles").text
+    edit = f"{leg} = {warps}", f"{leg} = 5"
+    assert "needs a warp beside the 5 that carry" in error_of(edited(text, edit))
 
 
 @pytest.mark.parametrize("name", ["triton_tile", "triton_piece_tile"])

@@ -57,9 +57,11 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
     const int peer = threadIdx.x;
     if (call.num_ranks > 1 && blockIdx.x == 0 && peer < call.num_ranks && this->joins(peer)) this->tell(call.barrier_at, peer);
   }
-  // Boxes that this rank was told: the first of all other ranks, the first of the next one first, and so on.
+  // Boxes that this rank was told: the first of all other ranks, the first of the next one first, and so on. A box is also
+  // looked up where there is none, as `count_few` does, and no other rank.
+  __device__ __forceinline__ u32 num_others() const { return u32(max(call.num_ranks - 1, 1)); }
   __device__ __forceinline__ int source_of(u32 index) const {
-    const int next = call.rank + 1 + int(index % u32(call.num_ranks - 1));
+    const int next = call.rank + 1 + int(index % num_others());
     return next < call.num_ranks ? next : next - call.num_ranks;
   }
   __device__ __forceinline__ const Own& told(int from, u32 box) const {
@@ -88,7 +90,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   }
   __device__ __forceinline__ u32 sent_items(u32 index) const {
     const int from = source_of(index);
-    const u32 box = index / (call.num_ranks - 1);
+    const u32 box = index / num_others();
     return box < words().num_boxes[from] ? told_items(from, box) : 0;
   }
   __device__ __forceinline__ u32 own_items(u32 box) const { return told_items(call.rank, box); }
@@ -176,7 +178,7 @@ struct GiveBack : Back<GiveBackWords<Shape>> {
   };
   __device__ __forceinline__ Next send(u32 index, u32 item, const Own*& last) const {
     const int to = source_of(index);
-    const Own& box = told_box(to, index / (call.num_ranks - 1), last);
+    const Own& box = told_box(to, index / num_others(), last);
     return {&box, call.rows + box.from, call.window[to] + call.staging_at + box.to, item, false, flag(to, box.flag + item)};
   }
   __device__ __forceinline__ Next keep(u32 number, u32 item, const Own*& last) const {
