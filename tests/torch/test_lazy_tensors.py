@@ -31,6 +31,19 @@ def test_numbers_that_are_negated_lazily() -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("name", ["x", "weights", "rows"])
+def test_calls_that_repeat_others_of_such_numbers(options: dict[str, Any], name: str) -> None:
+    shuffle, given = Shuffle(specs.artifact(ROUTED), **options), batch()
+    wanted = sums(given)
+    if name != "rows":
+        given[name] = torch._neg_view(-given[name])
+    for _ in range(3):
+        rows, handle = shuffle.dispatch(**given)
+        rows = torch._neg_view(-rows) if name == "rows" else rows
+        torch.testing.assert_close(shuffle.combine(rows, handle), wanted)
+
+
+@BOTH
 @pytest.mark.parametrize("grad", [False, True], ids=["plain", "with a backward pass"])
 @pytest.mark.parametrize("name", ["x", "weights"])
 def test_tangents_are_refused(options: dict[str, Any], grad: bool, name: str) -> None:
