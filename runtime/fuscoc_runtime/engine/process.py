@@ -156,6 +156,8 @@ class ProcessEngine:
             unwatch(self._patience)
             if self.loss is None or self.members.device.type != "cuda":
                 self.comm.close()
+            else:
+                outlast_process((self.comm, self.machine.waits))
 
     def run(self, path: str, work: Generator[Request, Any, T]) -> T:
         """Drive ``work``, collective over all ranks, to its end; ``path`` is for messages."""
