@@ -44,6 +44,19 @@ def test_calls_that_repeat_others_of_such_numbers(options: dict[str, Any], name:
 
 
 @BOTH
+def test_zeros_without_memory(options: dict[str, Any]) -> None:
+    """As forward mode makes them."""
+    shuffle, given = Shuffle(specs.artifact(ROUTED), **options), batch()
+    nothing = {name: torch._efficientzerotensor(*given[name].shape) for name in ("x", "weights")}
+    for _ in range(2):
+        for name, zeros in nothing.items():
+            rows, handle = shuffle.dispatch(**{**given, name: zeros})
+            assert not shuffle.combine(rows, handle).any()
+        rows, handle = shuffle.dispatch(**given)
+        assert not shuffle.combine(torch._efficientzerotensor(*rows.shape), handle).any()
+
+
+@BOTH
 @pytest.mark.parametrize("grad", [False, True], ids=["plain", "with a backward pass"])
 @pytest.mark.parametrize("name", ["x", "weights"])
 def test_tangents_are_refused(options: dict[str, Any], grad: bool, name: str) -> None:
