@@ -141,6 +141,8 @@ class ProcessEngine:
         """A rank was lost, as another shuffle has found: what this one would post next meets what
         others have posted for that."""
         if self.loss is None:
+            if self.members.device.type == "cuda":
+                outlast_process((self.comm, self.machine.waits))
             self.loss = copy(loss)
 
     def close(self) -> None:
@@ -156,8 +158,6 @@ class ProcessEngine:
             unwatch(self._patience)
             if self.loss is None or self.members.device.type != "cuda":
                 self.comm.close()
-            else:
-                outlast_process((self.comm, self.machine.waits))
 
     def run(self, path: str, work: Generator[Request, Any, T]) -> T:
         """Drive ``work``, collective over all ranks, to its end; ``path`` is for messages."""
