@@ -9,7 +9,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +123,9 @@ def _holds(directory: Path, files: Mapping[str, bytes]) -> bool:
         return False
     if any(path.is_symlink() for path in found):
         return False  # which no artifact may have
-    for path in found:
-        os.utime(path)
+    with suppress(PermissionError):  # another user's stay as old as they are
+        for path in found:
+            os.utime(path)
     return True
 
 

@@ -7,6 +7,7 @@ import os
 import stat
 import threading
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -162,6 +163,9 @@ def test_the_same_artifact_is_never_missed(tmp_path: Path, monkeypatch: pytest.M
         write_artifact(target, files_of(0))
     assert (target / MANIFEST).stat().st_mtime > 0
     assert os.listdir(tmp_path) == ["a"]
+    with monkeypatch.context() as patched:  # another user's
+        patched.setattr(os, "utime", mock.Mock(side_effect=PermissionError))
+        assert write_artifact(target, files_of(0)) == target
     name, outside = "kernels/s.py", tmp_path / "outside"
     for spoil in (
         (target / name).unlink,

@@ -121,6 +121,7 @@ def test_what_kernels_read() -> None:
     assert are_plain([x, idx, weights])
     for other in (x[:0], x.t(), x.to("meta"), x.to_sparse(), leaf(x), x.as_subclass(Sub), 3, None):
         assert not are_plain([idx, other])
+    assert not are_plain([idx, torch._neg_view(x)])
     assert are_plain([x, wanted := leaf(weights)], may_require_grad=wanted)
 
 

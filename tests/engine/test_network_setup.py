@@ -301,6 +301,22 @@ def test_windows_outlast_the_loss_of_a_rank_on_a_gpu(
     assert len(stops) == len(kept)
 
 
+@pytest.mark.parametrize("device", [GPU, torch.device("cpu")])
+def test_windows_outlast_a_loss_that_another_shuffle_has_found(
+    monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    kept: list[Any] = []
+    monkeypatch.setattr(engine_process, "outlast_process", kept.append)
+    engine = object.__new__(engine_process.ProcessEngine)
+    engine.members = replace(members(), device=device)
+    waits, comm = SimpleNamespace(), SimpleNamespace()
+    engine.machine, engine.comm = cast(Any, SimpleNamespace(waits=waits)), cast(Any, comm)
+    for peer in (2, 3):
+        engine.hear(HopTimeoutError(1, "network (stage 0)", peer, 7.0))
+    assert "rank 2" in str(engine.loss)
+    assert kept == ([(comm, waits)] if device is GPU else [])
+
+
 @pytest.mark.parametrize(("work", "said"), [("pass", "freed\n"), ("outlast_process(held)", "")])
 def test_what_outlasts_the_process_is_not_freed_at_its_end(work: str, said: str) -> None:
     program = f"""

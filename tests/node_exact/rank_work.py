@@ -436,6 +436,26 @@ def captured(group: Any, artifact: str, **options: Any) -> list[str]:
     return said
 
 
+def elsewhere_by_default(group: Any, artifact: str, **options: Any) -> None:
+    """Calls of a program whose default device is another, one that kernels leave out among them:
+    there nothing could be computed."""
+    shuffle, given = open_shuffle(group, artifact, **options), data_of(group.rank(), 4)
+    for most in (exact.MAX_POINTS, 3 * TOPK):
+        torch.set_default_device("meta")
+        try:
+            with most_points(most), torch.inference_mode(most < exact.MAX_POINTS):
+                rows, handle = shuffle.dispatch(**given)
+                first = shuffle.combine(rows, handle)
+                rows, again = shuffle.dispatch(given["x"], handle=handle)
+                second = shuffle.combine(rows, again)
+            shuffle.check()
+        finally:
+            torch.set_default_device(None)
+        close(first, summed(given))
+        close(second, summed(given))
+    shuffle.close()
+
+
 def absent(group: Any, artifact: str) -> str:
     """Rank 1 is alive but does not come."""
     shuffle = open_shuffle(group, artifact, timeout=3.0)

@@ -162,6 +162,10 @@ def test_calls_that_kernels_leave_out(pool: Pool) -> None:
     pool.run(rank_work.left_out, 2, path(SMALL))
 
 
+def test_a_default_device_is_the_programs(pool: Pool) -> None:
+    pool.run(rank_work.elsewhere_by_default, 2, path(SMALL))
+
+
 @pytest.mark.parametrize("fits", [True, False], ids=["one as before fits", "none fits"])
 def test_no_memory_for_a_larger_window(pool: Pool, fits: bool) -> None:
     """All ranks name the one that has none; they go on, or say so in every later call."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 
 from fuscoc_runtime.engine.handle import Handle
-from fuscoc_runtime.engine.node import exact_rails, places, slabs
+from fuscoc_runtime.engine.node import exact_rails, flow_rails, places, slabs
 from fuscoc_runtime.engine.node.exact_rails import ExactRails
 from fuscoc_runtime.engine.node.flow_rails import FlowRails
 from fuscoc_runtime.engine.node.places import may_flow
@@ -345,3 +345,20 @@ def no_memory_in_one_node(group: Any, artifact: str, topology: str, tokens: int)
 
     again = partial(shuffle.dispatch, **small)
     return [said_by(call), said_by(again), said_by(partial(other.dispatch, **small))]
+
+
+def no_memory_for_ways(group: Any, artifact: str, topology: str) -> list[str]:
+    """The last rank has no memory for the ways of its rows, of which no other hears otherwise; what
+    is said of the call, of the next, and of one of another shuffle."""
+    shuffle, other = (open_shuffle(group, artifact, topology, timeout=4.0) for _ in range(2))
+    given, last = data_of(shuffle.rank, 8), shuffle.topology.num_ranks - 1
+    for each in (shuffle, other):
+        each.dispatch(**given)
+    none = torch.OutOfMemoryError("no memory")
+    lacking = mock.patch.object(flow_rails, "uploaded", side_effect=none)
+    with lacking if shuffle.rank == last else nullcontext():
+        try:
+            said = [said_by(partial(shuffle.dispatch, **given))]
+        except torch.OutOfMemoryError as error:
+            said = [str(error)]
+    return said + [said_by(partial(each.dispatch, **given)) for each in (shuffle, other)]

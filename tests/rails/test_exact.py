@@ -258,6 +258,20 @@ def test_no_memory_in_one_node_where_all_hear_of_it(text: str, topology: str) ->
         assert other == "no error"
 
 
+def test_no_memory_for_the_ways_of_one_rank() -> None:
+    """It comes to no call of any shuffle more, and the others name it."""
+    processes, text = Pool(3), specs.routed("f32", options="schedule fast")
+    try:
+        *others, last = processes.run(exact_work.no_memory_for_ways, 3, path(text), "3x1")
+    finally:
+        processes.close()
+    first, *later = last
+    assert first == "no memory"
+    assert all("rank 2 could not prepare the call: OutOfMemoryError" in each for each in later)
+    for said in others:
+        assert all("HopTimeoutError" in each and "for rank 2" in each for each in said)
+
+
 def without_memory(text: str, topology: str, tokens: int) -> list[list[str]]:
     """See `exact_work.no_memory_in_one_node`; in processes that end then."""
     num_ranks = RANKS[topology]

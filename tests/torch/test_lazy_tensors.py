@@ -31,6 +31,32 @@ def test_numbers_that_are_negated_lazily() -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("name", ["x", "weights", "rows"])
+def test_calls_that_repeat_others_of_such_numbers(options: dict[str, Any], name: str) -> None:
+    shuffle, given = Shuffle(specs.artifact(ROUTED), **options), batch()
+    wanted = sums(given)
+    if name != "rows":
+        given[name] = torch._neg_view(-given[name])
+    for _ in range(3):
+        rows, handle = shuffle.dispatch(**given)
+        rows = torch._neg_view(-rows) if name == "rows" else rows
+        torch.testing.assert_close(shuffle.combine(rows, handle), wanted)
+
+
+@BOTH
+def test_zeros_without_memory(options: dict[str, Any]) -> None:
+    """As forward mode makes them."""
+    shuffle, given = Shuffle(specs.artifact(ROUTED), **options), batch()
+    nothing = {name: torch._efficientzerotensor(*given[name].shape) for name in ("x", "weights")}
+    for _ in range(2):
+        for name, zeros in nothing.items():
+            rows, handle = shuffle.dispatch(**{**given, name: zeros})
+            assert not shuffle.combine(rows, handle).any()
+        rows, handle = shuffle.dispatch(**given)
+        assert not shuffle.combine(torch._efficientzerotensor(*rows.shape), handle).any()
+
+
+@BOTH
 @pytest.mark.parametrize("grad", [False, True], ids=["plain", "with a backward pass"])
 @pytest.mark.parametrize("name", ["x", "weights"])
 def test_tangents_are_refused(options: dict[str, Any], grad: bool, name: str) -> None:

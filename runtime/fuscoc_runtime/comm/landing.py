@@ -18,7 +18,9 @@ class Landing:
     def copy(self, sent: Tensor) -> Tensor:
         """Where bytes will be when ``copied`` has ended. The copy before has."""
         if self._memory is None or self._memory.numel() < sent.numel():
-            self._memory = torch.empty(2 * sent.numel(), dtype=torch.uint8, pin_memory=True)
+            self._memory = torch.empty(
+                2 * sent.numel(), dtype=torch.uint8, device="cpu", pin_memory=True
+            )
             self.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
         copy = self._memory[: sent.numel()].copy_(sent, non_blocking=True)
         self.copied.record()

@@ -446,8 +446,10 @@ def is_ragged(dims: Sequence[Scalar]) -> bool:
 
 
 def materialised(tensor: Tensor) -> Tensor:
-    """The tensor itself, or a copy if its memory is not what it holds: strided, or negated lazily
-    as the imaginary part of a conjugate is."""
+    """The tensor itself, or a copy if its memory is not what it holds: strided, negated lazily as
+    the imaginary part of a conjugate is, or of zeros, as some of autograd's, without any."""
+    if tensor._is_zerotensor():
+        return tensor.clone()
     return tensor.resolve_neg().contiguous()
 
 

@@ -141,6 +141,8 @@ class ProcessEngine:
         """A rank was lost, as another shuffle has found: what this one would post next meets what
         others have posted for that."""
         if self.loss is None:
+            if self.members.device.type == "cuda":
+                outlast_process((self.comm, self.machine.waits))
             self.loss = copy(loss)
 
     def close(self) -> None:

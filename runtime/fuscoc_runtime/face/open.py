@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import PrefixStore
 
 from fuscoc_runtime.ccompiler import BuildError
 from fuscoc_runtime.comm.group import Membership, alone, find_members, join, patience
+from fuscoc_runtime.defaults import on_the_cpu_by_default
 from fuscoc_runtime.engine.bounds import check_bounds_of_all
 from fuscoc_runtime.engine.into import Into
 from fuscoc_runtime.engine.node.answers import AnsweringNode, AnsweringRailNode
@@ -288,16 +289,18 @@ def _general_engine(
     sms = sms_to_use(chosen, options.num_sms)
     programs = PROGRAMS_PER_SM * sms if sms else CPU_PROGRAMS
     reply = None
-    if shuffle.reply is not None:
-        reply = _general_engine(artifact, shuffle.reply, _answering(members), options)
-    return ProcessEngine(
-        artifact,
-        shuffle,
-        members,
-        programs,
-        model=_cost_model(shuffle, options),
-        reply=reply,
-    )
+    # As `Pool.take`: kernels that plan themselves leave the first call that they cannot make to it.
+    with torch.inference_mode(False), on_the_cpu_by_default():
+        if shuffle.reply is not None:
+            reply = _general_engine(artifact, shuffle.reply, _answering(members), options)
+        return ProcessEngine(
+            artifact,
+            shuffle,
+            members,
+            programs,
+            model=_cost_model(shuffle, options),
+            reply=reply,
+        )
 
 
 def _measures(members: Membership, options: Options) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.windows import outlast_process
+from fuscoc_runtime.defaults import on_the_cpu_by_default
 from fuscoc_runtime.engine import sizes
 from fuscoc_runtime.engine.arguments import Arguments, Checker, aligned
 from fuscoc_runtime.engine.dispatch import Dispatched, dispatch
@@ -312,7 +313,7 @@ class ExactEngine:
             if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
                 problem = "is not given: calls of exact sizes cannot be captured by a CUDA graph"
                 raise OptionError("max_sources", problem)
-            with self.order.turn(), lasting():
+            with self.order.turn(), lasting(), on_the_cpu_by_default():
                 for each in (self, self.reply, self._asks):
                     if each is not None:
                         each._watch.raise_loss()

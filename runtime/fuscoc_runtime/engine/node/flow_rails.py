@@ -138,10 +138,7 @@ class FlowRails(ExactRails):
             and max(planned.slots) <= self.limits.capacity
         )
         if moves:
-            found = attempt(self._members.rank, self._find)
-            if isinstance(found, FuscoRuntimeError):
-                raise found
-            self._going = found
+            self._going = self._find()
         with_room = self._flow_calls(work.places)
         if with_room is not calls:  # rows lie elsewhere now
             submitted = with_room.prepared(work, call, stamped)

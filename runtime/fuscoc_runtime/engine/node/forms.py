@@ -109,6 +109,7 @@ def are_plain(tensors: Sequence[Any], may_require_grad: Any = None) -> bool:
         type(each) is Tensor
         and each.layout == torch.strided
         and each.is_contiguous()
+        and not each.is_neg()  # lazily, as memory does not tell
         and (each is may_require_grad or not each.requires_grad)
         and _has_memory(each)
         for each in tensors
