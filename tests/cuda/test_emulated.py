@@ -247,7 +247,7 @@ def test_strips_of_several_widths(dense: Compiled) -> None:
         assert world.run(calls) == []
 
 
-@pytest.mark.parametrize("parts", [100, 128])
+@pytest.mark.parametrize("parts", [100, pytest.param(128, marks=pytest.mark.nightly)])
 def test_fields_take_turns_in_a_ring(parts: int, dense: Compiled) -> None:
     """How a tile of one field is dealt out is not taken over behind one of the other field."""
     folder = dense("two_strips")

@@ -72,8 +72,8 @@ def usage(code: bytes, arch: str, folder: Path) -> tuple[dict[str, str], dict[st
 @pytest.mark.parametrize(
     ("model", "arch"),
     [
-        # By day two models of four are compiled, each for one of the two: each takes seconds.
-        pytest.param(model, arch, marks=[] if number % 4 == turn else [pytest.mark.nightly])
+        # By day every fourth model is compiled, for one of the two in turn: each takes seconds.
+        pytest.param(model, arch, marks=[] if number % 8 == 4 * turn else [pytest.mark.nightly])
         for number, model in enumerate(MODELS)
         for turn, arch in enumerate(("sm_80", "sm_90"))
     ],
@@ -137,7 +137,7 @@ def test_any_segments_compile_without_spills(
         pytest.param(model, arch, marks=marks)
         for model in (*COPIED, *SORTED[1:])
         for arch in ("sm_80", "sm_90", "sm_100")
-        for marks in [[] if model in COPIED[::2] and arch == "sm_90" else [pytest.mark.nightly]]
+        for marks in [[] if model in COPIED[::4] and arch == "sm_90" else [pytest.mark.nightly]]
     ],
     ids=str,
 )
@@ -186,7 +186,13 @@ def test_an_older_gpus_kernels_are_ptx(cache: Path) -> None:
     assert code.endswith(b"\0"), "what the driver reads as text ends so"
 
 
-@pytest.mark.parametrize("model", [Model(), Model(compact=True)], ids=["expanded", "compact"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(Model(), id="expanded"),
+        pytest.param(Model(compact=True), id="compact", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_flag_is_stored_after_a_system_fence(model: Model, cache: Path, tmp_path: Path) -> None:
     sass = dump(cuda.cubin(program(model).text, "sm_90", cache), tmp_path, "--dump-sass")
     dispatch = sass.split("Function : moe_dispatch")[1].split("Function :")[0]

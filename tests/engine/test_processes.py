@@ -209,7 +209,7 @@ def test_a_kernel_waits_for_the_timeout(seconds: float, timeout: float) -> None:
         pool.close()
 
 
-@pytest.mark.parametrize("before", ["_tell", "_map"])
+@pytest.mark.parametrize("before", [pytest.param("_tell", marks=pytest.mark.nightly), "_map"])
 def test_a_rank_that_is_killed_while_windows_are_made_is_named(before: str) -> None:
     pool = Pool(3)
     try:

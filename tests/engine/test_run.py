@@ -85,7 +85,9 @@ def test_options_are_checked_before_anything_starts(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.nightly)]
+)
 def test_no_worker_outlives_the_run(tmp_path: Path, number: signal.Signals) -> None:
     """Rank 1 never gets beyond loading its kernels when the run is killed."""
     line = f"import time\nif {IS_RANK_1}: time.sleep(600)"

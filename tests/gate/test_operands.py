@@ -16,7 +16,14 @@ from tests.gate.survey import subject_of
 RELATIONS = {"fsc.node_points", "fsc.node_pieces", "fsc.node_given"}
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+# By day every other example, as each takes a second.
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(example, id=example.name, marks=[pytest.mark.nightly] * (number % 2))
+        for number, example in enumerate(EXAMPLES)
+    ],
+)
 def test_every_operand_counts(example: Example) -> None:
     subject, at = subject_of(example), PASS_NAMES.index("choose-tiles")
     with subject.context:

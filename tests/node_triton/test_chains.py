@@ -61,7 +61,7 @@ def places(num_ranks: int, seed: int) -> list[list[list[int]]]:
     return given
 
 
-@pytest.mark.parametrize("num_ranks", [1, 3])
+@pytest.mark.parametrize("num_ranks", [pytest.param(1, marks=pytest.mark.nightly), 3])
 def test_lines_of_pictures(pool: Pool, num_ranks: int) -> None:
     path = str(specs.artifact(UNPACK).path)
     tables = [places(num_ranks, seed) for seed in (1, 2)]
