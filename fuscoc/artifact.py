@@ -114,15 +114,14 @@ def _check_replaceable(target: Path) -> None:
 def _holds(directory: Path, files: Mapping[str, bytes]) -> bool:
     """Whether these are its files, which are as new as any then."""
     found = [path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir()]
-    if {path.relative_to(directory).as_posix() for path in found} != files.keys():
-        return False
+    names = {path.relative_to(directory).as_posix() for path in found}
+    if names != files.keys() or any(path.is_symlink() for path in found):
+        return False  # no artifact may have links
     try:
         if any((directory / name).read_bytes() != content for name, content in files.items()):
             return False
     except OSError:
         return False
-    if any(path.is_symlink() for path in found):
-        return False  # which no artifact may have
     with suppress(PermissionError):  # another user's stay as old as they are
         for path in found:
             os.utime(path)

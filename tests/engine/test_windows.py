@@ -22,7 +22,7 @@ def test_windows_grow_by_a_quarter_at_least() -> None:
 
     def allocate(nbytes: int) -> Window:
         asked.append(nbytes)
-        return private_window(nbytes, torch.device("cpu"))
+        return private_window(nbytes, torch.device("cpu"), 0)
 
     pool = WindowPool(allocate)
     first = pool.get({"b": 100, "a": 7})
@@ -38,7 +38,7 @@ def test_windows_grow_by_a_quarter_at_least() -> None:
 
 
 def test_windows_fit_or_are_not_there() -> None:
-    small, large = (private_window(size, torch.device("cpu")) for size in (8, 16))
+    small, large = (private_window(size, torch.device("cpu"), 0) for size in (8, 16))
     held = {"target.x": large, "signals": small}
     assert fitting(held, {"target.x": 16, "signals": 0}) == held
     assert fitting(held, {"signals": 8}) == {"signals": small}
@@ -48,7 +48,7 @@ def test_windows_fit_or_are_not_there() -> None:
 
 
 def test_who_looks_at_windows_gets_none_of_those_to_come() -> None:
-    pool = WindowPool(lambda nbytes: private_window(nbytes, torch.device("cpu")))
+    pool = WindowPool(lambda nbytes: private_window(nbytes, torch.device("cpu"), 0))
     first = pool.get({"a": 4})
     before = pool.held
     grown = pool.get({"a": 5, "b": 1})

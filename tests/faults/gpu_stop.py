@@ -40,7 +40,7 @@ def main() -> None:
     spec = artifact.shuffle(None)
     num_programs = PROGRAMS_PER_SM * torch.cuda.get_device_properties(device).multi_processor_count
     machine = Machine(artifact, spec, topology, 0, device, num_programs)
-    steps, window = launches_by_list(spec), private_window(256, device)
+    steps, window = launches_by_list(spec), private_window(256, device, 0)
     send, wait = steps["direct"], steps["local"]
     streams = [torch.cuda.Stream(device) for _ in range(NUM_STREAMS)]
     here = torch.zeros(1 << 20, pin_memory=True)

@@ -66,15 +66,19 @@ def is_hidden(error: Diagnostic, fix: Fix, text: str) -> bool:
     """Whether an error of a fix, or behind it, is another mistake of the text, which the fixed one
     has hidden: something is missing there, or is in the way. Without that mistake the fix is the
     same and leaves no error."""
-    start, end = (each - grown(fix) for each in (error.primary.span.start, error.primary.span.end))
-    if error.code == "FSC002":  # a character that no lexeme has, which was there before
-        mended = [text[:start] + text[end:]]
-    elif error.primary.text.endswith(" after this"):
+    fixed = apply(text, [fix])
+    strange = [each.primary.span.start for each in found(fixed) if each.code == "FSC002"]
+    behind = max(error.primary.span.end, fix.span.start + len(fix.replacement))
+    end, mended = behind - grown(fix), list[str]()
+    if error.primary.text.endswith(" after this"):
         missing = QUOTED.findall(error.primary.text)
         mended = [f"{text[:end]} {each} {text[end:]}" for each in missing]
-        mended.append(text[:end] + re.sub(r"^(\s*)\S", r"\1", text[end:]))
-    else:
-        return False
+    # A character that no lexeme has, and that the fix has not written.
+    following = len(fixed) - len(fixed[behind:].lstrip())
+    for each in {error.primary.span.start, following}.intersection(strange):
+        at = each - grown(fix)
+        if at >= fix.span.end:
+            mended.append(text[:at] + text[at + 1 :])
     return any(
         fix in safe_fixes(each) and not errors_of(fix, each) and not errors_behind(fix, each)
         for each in mended

@@ -1,4 +1,4 @@
-"""Tensors of which memory tells not all: negated lazily, followed by forward mode, nested."""
+"""Tensors of which memory tells not all: negated lazily, zeros without any, nested."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from fuscoc_runtime import Shuffle
 from fuscoc_runtime.errors import InputError
 from tests.engine import specs
 from tests.torch.test_lifetimes import BOTH, ROUTED, batch, sums
-
-TANGENT = "on rank 0 has a tangent of forward-mode differentiation"
 
 
 def test_numbers_that_are_negated_lazily() -> None:
@@ -54,25 +51,6 @@ def test_zeros_without_memory(options: dict[str, Any]) -> None:
             assert not shuffle.combine(rows, handle).any()
         rows, handle = shuffle.dispatch(**given)
         assert not shuffle.combine(torch._efficientzerotensor(*rows.shape), handle).any()
-
-
-@BOTH
-@pytest.mark.parametrize("grad", [False, True], ids=["plain", "with a backward pass"])
-@pytest.mark.parametrize("name", ["x", "weights"])
-def test_tangents_are_refused(options: dict[str, Any], grad: bool, name: str) -> None:
-    """Nobody would see that a result has none, which forward mode takes for a derivative of 0."""
-    shuffle, given = Shuffle(specs.artifact(ROUTED), **options), batch()
-    rows, handle = shuffle.dispatch(**given)
-    assert torch.equal(shuffle.combine(rows, handle), shuffle.combine(rows.clone(), handle))
-    with forward_ad.dual_level():
-        dual = forward_ad.make_dual(given[name].clone().requires_grad_(grad), given[name])
-        with pytest.raises(InputError, match=f"`{name}` {TANGENT}"):
-            shuffle.dispatch(**{**given, name: dual})
-        worked = forward_ad.make_dual(rows.clone().requires_grad_(grad), torch.ones_like(rows))
-        with pytest.raises(InputError, match=f"`x` {TANGENT}"):
-            shuffle.combine(worked, handle)
-        rows, handle = shuffle.dispatch(**given)  # others are as ever
-        torch.testing.assert_close(shuffle.combine(rows, handle), sums(given))
 
 
 def test_nested_tensors_are_refused() -> None:

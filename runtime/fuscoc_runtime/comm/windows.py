@@ -101,7 +101,7 @@ def node_allocator(
 ) -> Allocate:
     """How the ranks of a node share GPU memory; while ``members`` work, if they are given."""
     if node_group is None or dist.get_world_size(node_group) == 1:
-        return lambda nbytes: private_window(nbytes, device)
+        return lambda nbytes: private_window(nbytes, device, 0)  # the only rank there is
     return lambda nbytes: allocate_symmetric(nbytes, node_group, device, members)
 
 
@@ -113,7 +113,7 @@ def result_memory(
     return allocate_results(nbytes, node_group, device)
 
 
-def private_window(nbytes: int, device: torch.device, rank: int = 0) -> Window:
+def private_window(nbytes: int, device: torch.device, rank: int) -> Window:
     """A zeroed window of a node with one ``rank``: nobody else has to address it.
 
     Raises:

@@ -74,10 +74,9 @@ def _operator(
     by_constant: bool = False,
 ) -> Operator:
     from triton import language as tl
-    from triton.runtime.interpreter import TensorHandle
 
     tensor, constexpr, block_type, truth = tl.tensor, tl.constexpr, tl.block_type, tl.int1
-    blocks: dict[tuple[str, tuple[int, ...]], Any] = {}
+    as_tensor = _results()
 
     def operate(left: Any, right: Any) -> Any:
         dtype, handle = left.dtype, left.handle
@@ -109,7 +108,21 @@ def _operator(
             if type(number) is not int or number not in fits:
                 return theirs(left, right)
             value = np.array([number], wanted)
-        result, kind = op(data, value), truth if compares else dtype
+        return as_tensor(op(data, value), held, truth if compares else dtype, in_blocks)
+
+    return operate
+
+
+def _results() -> Callable[..., Any]:
+    """What makes tensors of numpy's results, whose handles are ``held`` to be of a type: a number,
+    or ``in_blocks``."""
+    from triton import language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    tensor, block_type = tl.tensor, tl.block_type
+    blocks: dict[tuple[str, tuple[int, ...]], Any] = {}
+
+    def as_tensor(result: Any, held: Any, kind: Any, in_blocks: bool) -> Any:
         if in_blocks:
             key = kind.name, result.shape
             if key not in blocks:
@@ -117,7 +130,7 @@ def _operator(
             kind = blocks[key]
         return tensor(TensorHandle(result, held), kind)
 
-    return operate
+    return as_tensor
 
 
 def extreme_of(op: Operator, theirs: Callable[..., Any]) -> Callable[..., Any]:
@@ -137,11 +150,9 @@ def extreme_of(op: Operator, theirs: Callable[..., Any]) -> Callable[..., Any]:
 def where_of(theirs: Callable[..., Any]) -> Callable[..., Any]:
     """``tl.where``; ``theirs`` but between numbers of one type."""
     from triton import language as tl
-    from triton.runtime.interpreter import TensorHandle
 
     tensor, constexpr, block_type = tl.tensor, tl.constexpr, tl.block_type
-    types, truth = TYPES | FLOATS | BITS, BITS["int1"]
-    blocks: dict[tuple[str, tuple[int, ...]], Any] = {}
+    types, truth, as_tensor = TYPES | FLOATS | BITS, BITS["int1"], _results()
 
     def where(condition: Any, x: Any, y: Any) -> Any:
         model = x if type(x) is tensor else y
@@ -165,13 +176,7 @@ def where_of(theirs: Callable[..., Any]) -> Callable[..., Any]:
                     return theirs(condition, x, y)
                 value = np.array([number], wanted)
             values.append(value)
-        result, kind = np.where(choice, *values), dtype
-        if in_blocks:
-            key = name, result.shape
-            if key not in blocks:
-                blocks[key] = block_type(dtype, list(result.shape))
-            kind = blocks[key]
-        return tensor(TensorHandle(result, model.handle.dtype), kind)
+        return as_tensor(np.where(choice, *values), model.handle.dtype, dtype, in_blocks)
 
     return where
 
