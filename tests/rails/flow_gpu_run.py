@@ -29,8 +29,9 @@ from torch import Tensor
 from fuscoc_runtime.engine.node import places
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.topology import Topology
+from tests.gpu_ranks import join, share
 from tests.node_triton.gpu_run import told
-from tests.rails.gpu_run import TIMEOUT, join, share
+from tests.rails.gpu_run import TIMEOUT
 from tests.specs import EXAMPLES
 from tests.warm import warm
 

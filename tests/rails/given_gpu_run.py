@@ -15,10 +15,11 @@ from pathlib import Path
 
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
+from tests.gpu_ranks import join, share
 from tests.node_triton.given_gpu_run import run
 from tests.node_triton.given_specs import EXAMPLES, Small
 from tests.node_triton.gpu_run import told
-from tests.rails.gpu_run import TIMEOUT, join, share
+from tests.rails.gpu_run import TIMEOUT
 from tests.rails.static_specs import EVERY_RANK, everywhere, uneven
 from tests.warm import warm
 

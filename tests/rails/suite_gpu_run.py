@@ -20,9 +20,10 @@ from typing import Any
 import torch.distributed as dist
 
 from fuscoc_runtime.topology import Topology
+from tests.gpu_ranks import join, share
 from tests.node_triton import rank_work
 from tests.node_triton.gpu_run import told
-from tests.rails.gpu_run import TIMEOUT, join, share
+from tests.rails.gpu_run import TIMEOUT
 from tests.rails.test_suite import MOST, TEXTS
 from tests.warm import pool, warm
 
