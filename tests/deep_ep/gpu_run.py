@@ -21,7 +21,7 @@ import torch.distributed as dist
 import fuscoc_runtime.deep_ep as deep_ep
 from fuscoc_runtime.topology import Topology
 from tests.deep_ep import cases, elastic_work, rank_work
-from tests.gpu_ranks import device_of, join, share
+from tests.gpu_ranks import device_of, join
 
 RANK, NUM_RANKS = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
 DEVICE = device_of(Topology(1, NUM_RANKS), RANK)
@@ -150,8 +150,6 @@ def parts(group: Any) -> Iterator[tuple[str, Callable[[], list[str]]]]:
 def main() -> int:
     join()
     group = dist.group.WORLD
-    if (sms := share(DEVICE)) is not None:
-        deep_ep.Buffer.set_num_sms(min(sms, deep_ep.Buffer.num_sms) // 2 * 2)
     is_wrong = False
     for name, part in parts(group):
         began = time.monotonic()

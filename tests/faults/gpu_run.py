@@ -4,7 +4,7 @@
 
 Started for every rank by `test_gpu.py`, with torchrun's variables set. Writes a line when all ranks
 have shuffled once, and at last the error that ended it, as JSON; says where it is if it does not
-end then. Where ranks share GPUs, those of fixed capacity leave room for each other.
+end then.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 import fuscoc_runtime
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.topology import Topology
-from tests.gpu_ranks import join, share
+from tests.gpu_ranks import join
 
 MOST = 1000
 """Segments of a call of fixed capacity."""
@@ -90,7 +90,7 @@ def await_others(place: Path, rank: int) -> None:
 def main() -> None:
     artifact, text, kind, timeout = sys.argv[1:]
     topology, rank = Topology.parse(text), int(os.environ["RANK"])
-    device = join(topology, is_one_host=False)
+    device = join(topology)
     is_fixed = kind in ("fixed", "replayed")
     shuffle = fuscoc_runtime.Shuffle(
         artifact,
@@ -98,7 +98,6 @@ def main() -> None:
         device=device,
         timeout=float(timeout),
         max_sources=MOST if is_fixed else None,
-        num_sms=share(device) if is_fixed else None,
     )
     try:
         if is_fixed:

@@ -17,7 +17,7 @@ import pytest
 
 import fuscoc
 from fuscoc_runtime.topology import Topology
-from tests.gpus import ROOT
+from tests.gpus import ROOT, share_of
 
 TIMEOUT, LONGEST = 8, 30
 TOLD = 3000
@@ -36,7 +36,7 @@ def start(artifact: Path, topology: str, kind: str) -> list[subprocess.Popen[str
         subprocess.Popen(
             command,
             cwd=ROOT,
-            env=os.environ | job | {"RANK": str(rank)},
+            env=os.environ | share_of(num_ranks) | job | {"RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=complaints(artifact, rank).open("w"),
             text=True,

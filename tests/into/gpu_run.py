@@ -27,7 +27,7 @@ from fuscoc_runtime.errors import (
     PlaceOverlapError,
     PlaceRangeError,
 )
-from tests.gpu_ranks import join, share
+from tests.gpu_ranks import join
 from tests.into.models import MODELS, Call, differences, draw
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -51,7 +51,7 @@ def run(name: str, engine: str, folder: Path, device: torch.device) -> list[str]
     path, backend = str(folder / built / name), "cuda" if built == "auto" else "triton"
     wanted = {"FUSCOC_ENGINE": "general"} if engine == "general" else {}
     with mock.patch.dict(os.environ, wanted):
-        job = {"topology": f"1x{WORLD}", "device": device, "num_sms": share(device)}
+        job = {"topology": f"1x{WORLD}", "device": device}
         shuffle = Shuffle(path, timeout=TIMEOUT, **job, **options)
     assert isinstance(shuffle.engine, kind)
     for seed in range(6):

@@ -43,7 +43,7 @@ from fuscoc_runtime.face import open as opening
 from fuscoc_runtime.face.choice import exact_kernels
 from fuscoc_runtime.manifest.artifact import load_artifact
 from fuscoc_runtime.topology import Topology
-from tests.gpu_ranks import device_of, join, share
+from tests.gpu_ranks import device_of, join
 from tests.node_exact.rank_work import on_the_device
 from tests.node_triton.rank_work import batch, by_field, said_by
 
@@ -65,7 +65,7 @@ DEVICE = device_of(TOPOLOGY, RANK)
 def open_exact(artifact: Path) -> Shuffle:
     """By the kernels of one node, also where the choice would be another."""
     with on_the_device():
-        shuffle = Shuffle(artifact, topology=TOPOLOGY, device=DEVICE, num_sms=share(DEVICE))
+        shuffle = Shuffle(artifact, topology=TOPOLOGY, device=DEVICE)
     assert isinstance(shuffle.engine, ExactEngine)
     return shuffle
 
@@ -329,7 +329,7 @@ def timed(folder: Path, wrong: list[str]) -> None:
             continue
         engines = {"exact": open_exact(folder / name)}
         with mock.patch.dict(os.environ, FUSCOC_ENGINE="general"):
-            opened = Shuffle(folder / name, topology=TOPOLOGY, device=DEVICE, num_sms=share(DEVICE))
+            opened = Shuffle(folder / name, topology=TOPOLOGY, device=DEVICE)
         assert isinstance(opened.engine, ProcessEngine)
         engines["general"] = opened
         for tokens in sizes:
@@ -386,7 +386,7 @@ def clocked(call: Callable[[], Any]) -> float:
 
 
 def main() -> int:
-    join(TOPOLOGY, is_one_host=TOPOLOGY.num_nodes == 1)
+    join(TOPOLOGY, is_one_host=True)
     wrong: list[str] = []
     small = OPTIONS.folder / "small"
     chosen = opening.choose_exact

@@ -22,7 +22,7 @@ from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.topology import Topology
-from tests.gpu_ranks import join, share
+from tests.gpu_ranks import join
 from tests.node_triton.gpu_run import DELAY_CYCLES, MOST, Runs, told
 from tests.rails.models import MODELS
 
@@ -204,7 +204,6 @@ def main() -> int:
         slabs.STAGING_BYTES = given.staging_bytes
     device = join(given.topology, given.one_host)
     options = {"topology": given.topology, "device": device, "timeout": TIMEOUT}
-    options["num_sms"] = share(device)
     wrong: list[str] = []
     for number, (artifact, model) in enumerate(zip(given.artifacts, MODELS, strict=True)):
         if given.only not in (None, number):

@@ -14,7 +14,7 @@ import fuscoc
 from tests.gpus import ROOT, torchrun
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(can_share=True)
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_face(num_ranks: int, tmp_path: Path) -> None:
     """Gradients, torch.compile, CUDA graphs, no wait on the host, streams and pools."""
