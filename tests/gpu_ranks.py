@@ -1,7 +1,7 @@
 """How ranks of a test on real GPUs take theirs: each its own, or several one where there are fewer.
 
 Ranks that share a GPU wait for each other's kernels. Under MPS these run side by side, each rank's
-on SMs of its own (`tests.gpus.share_of`); without it in time slices, which is slow.
+on SMs of its own (`tests.gpus.torchrun`); without it in time slices, which is slow.
 """
 
 from __future__ import annotations

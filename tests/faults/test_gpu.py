@@ -17,7 +17,7 @@ import pytest
 
 import fuscoc
 from fuscoc_runtime.topology import Topology
-from tests.gpus import ROOT, share_of
+from tests.gpus import ROOT
 
 TIMEOUT, LONGEST = 8, 30
 TOLD = 3000
@@ -32,11 +32,13 @@ def start(artifact: Path, topology: str, kind: str) -> list[subprocess.Popen[str
     arguments = [str(artifact), topology, kind, str(TIMEOUT)]
     command = [sys.executable, "-X", "faulthandler", "-m", "tests.faults.gpu_run", *arguments]
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_ranks)}
+    # Ranks may share a GPU, but not by MPS, where one that is killed takes the others along.
+    job["CUDA_MPS_PIPE_DIRECTORY"] = str(artifact.parent)
     return [
         subprocess.Popen(
             command,
             cwd=ROOT,
-            env=os.environ | share_of(num_ranks) | job | {"RANK": str(rank)},
+            env=os.environ | job | {"RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=complaints(artifact, rank).open("w"),
             text=True,
@@ -74,7 +76,7 @@ def kill_one(artifact: Path, topology: str, kind: str, seed: int) -> list[str]:
     return [error["text"] for error in errors]
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(can_share=True)
 @pytest.mark.parametrize(
     ("topology", "kind", "policy"),
     [
