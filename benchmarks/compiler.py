@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
@@ -68,7 +69,8 @@ def main() -> None:
             "# Compiler: whole-process times",
             "",
             f"`python benchmarks/compiler.py --runs {options.runs}`, commands interleaved, on a",
-            f"shared two-core x86-64 machine; Python {platform.python_version()}, {versions}.",
+            f"shared two-core x86-64 machine, {date.today()}; Python {platform.python_version()}, "
+            f"{versions}.",
             "The bar is the most that a command should take.",
             "",
             *measure(options.runs),

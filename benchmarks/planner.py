@@ -19,6 +19,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -172,7 +173,7 @@ def render(results: Sequence[Result], num_tokens: int) -> str:
         "`static` is the rule of `balance none`, the default; `auto` chooses among all "
         "rules, of which `rebalance` is one.",
         f"{platform.processor() or platform.machine()}, threads: {torch.get_num_threads()}, "
-        f"torch {torch.__version__}, Python {platform.python_version()}.",
+        f"torch {torch.__version__}, Python {platform.python_version()}, {date.today()}.",
         "",
         "| topology | routing | dedup | balance | median | p10 | p90 |",
         "|---|---|---|---|---|---|---|",

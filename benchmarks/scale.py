@@ -24,6 +24,7 @@ import tracemalloc
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -334,8 +335,8 @@ def render(results: Sequence[Result], num_tokens: int, machine: str) -> str:
         f"keys, nodes of {RANKS_PER_NODE}, `balance none`; one rank plans, the others are faked. "
         "Medians of processor time",
         f"({machine}, torch {torch.__version__}, Python "
-        f"{platform.python_version()})."
-        " On GPUs the host but launches what makes the lists.",
+        f"{platform.python_version()}, {date.today()})."
+        " On GPUs the host only launches what makes the lists.",
         "",
         "| step | is |",
         "|---|---|",

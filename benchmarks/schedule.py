@@ -18,6 +18,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -234,7 +235,7 @@ def report(results: list[Result], dispatches: str) -> str:
 Made by `python -m benchmarks.schedule --markdown docs/benchmarks/schedule.md`; what is computed is
 described in [scheduling.md](../scheduling.md).
 
-{environment()}.
+{environment()}; {date.today()}.
 Contenders interleaved in one process, medians of processor time after warm-up; every schedule was
 checked to deliver every segment once. Zipf traffic is FAST's: amounts from rank to rank are drawn
 from 1 to {LARGEST}, with probabilities that go with their power of -0.8, and scaled.

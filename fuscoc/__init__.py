@@ -1,4 +1,4 @@
-"""fuscoc: a compiler for data shuffles.
+"""fuscoc: a compiler for data shuffles, which move rows of tensors between the ranks of a job.
 
 ``compile`` turns a ``.fsc`` spec into an artifact directory, ``load`` opens one for running.
 Importing this package loads neither torch nor MLIR.

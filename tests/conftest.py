@@ -43,11 +43,11 @@ def _cache_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """What tests of GPUs compile is compiled where there are GPUs."""
-    if item.get_closest_marker("gpu") is not None:
+    if (mark := item.get_closest_marker("gpu")) is not None:
         from tests.gpus import need_gpus
 
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        need_gpus(parameters.get("num_ranks", 1))
+        need_gpus(**{"num_ranks": parameters.get("num_ranks", 1)} | mark.kwargs)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,8 +14,9 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def need_gpus(count: int) -> None:
-    """Skip where there are fewer; before anything costly."""
+def need_gpus(num_ranks: int, can_share: bool = False) -> None:
+    """Skip where there are fewer, or none for ranks that ``can_share``; before anything costly."""
+    count = 1 if can_share else num_ranks
     if torch.cuda.device_count() < count:
         pytest.skip(f"needs {count} GPUs, found {torch.cuda.device_count()}")
 
@@ -28,17 +29,19 @@ def torchrun(
     under: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """What a script printed; it lies at ``script`` below the root. Skips where GPUs are missing.
+    """What a script printed; it lies at ``script`` below the root.
 
     Every rank's Python runs ``under`` a command, if one is given.
     """
-    need_gpus(num_ranks)
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone",
         "--nproc-per-node", str(num_ranks), "--no-python", *under, sys.executable,
         script, *map(str, arguments),
     ]  # fmt: skip
-    variables = os.environ | dict(environment or {})
+    # Under MPS ranks that share a GPU get SMs of their own, and see no others.
+    sharing = -(-num_ranks // torch.cuda.device_count())
+    share = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(100 // sharing)}
+    variables = os.environ | share | dict(environment or {})
     done = subprocess.run(
         command, cwd=ROOT, env=variables, timeout=timeout, capture_output=True, text=True
     )

@@ -40,7 +40,7 @@ def test_many_random_calls(pool: Pool, num_ranks: int, seed: int) -> None:
     run(pool, num_ranks, seed, 60)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(can_share=True)
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_random_calls_on_gpus(num_ranks: int, tmp_path: Path) -> None:
     """Eager, captured and replayed, on random streams, with ranks late by chance."""

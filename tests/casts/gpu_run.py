@@ -16,9 +16,9 @@ import torch.distributed as dist
 
 from benchmarks.moe_cases import Model, check_rows, expected_rows, gather_ragged, owners, routing
 from fuscoc_runtime import Shuffle
-from fuscoc_runtime.comm.group import join
 from fuscoc_runtime.kernels import cuda
 from fuscoc_runtime.reference import cast_fields
+from tests.gpu_ranks import join
 
 MODEL = Model()
 DIVISION = """#include "cast.cuh"
@@ -88,7 +88,7 @@ def problems(shuffle: Shuffle, most: int) -> list[str]:
 
 
 def main() -> None:
-    join(120.0)
+    join()
     wrong = [f"{count} divisions"] if (count := wrong_divisions()) else []
     for most in (100, 2048):  # the fewer are staged
         wrong += problems(Shuffle(sys.argv[1], max_sources=most), most)

@@ -10,7 +10,7 @@ import fuscoc
 from tests.gpus import ROOT, torchrun
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(can_share=True)
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_casts(num_ranks: int, tmp_path: Path) -> None:
     artifact = fuscoc.compile(ROOT / "examples" / "moe_fp8.fsc", tmp_path / "moe_fp8")

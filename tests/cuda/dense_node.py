@@ -37,20 +37,6 @@ SPARE = 3  # of segments and slots
 FEW_SMS = 16  # on which results are lent
 
 
-def join_ranks() -> torch.device:
-    """Join torchrun's job. Ranks that are more than GPUs share them: then NCCL cannot be used."""
-    local_rank, num_gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-    shared = int(os.environ["WORLD_SIZE"]) > num_gpus
-    device = torch.device("cuda", local_rank % num_gpus)
-    torch.cuda.set_device(device)
-    if shared:
-        os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
-        dist.init_process_group("gloo")
-    else:
-        dist.init_process_group("nccl", device_id=device)
-    return device
-
-
 @dataclass(frozen=True, eq=False)
 class Batch:
     """What one rank passes to a call, on its device, and what must come of it.

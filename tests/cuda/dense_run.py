@@ -34,9 +34,9 @@ from tests.cuda.dense_node import (
     Batch,
     Dense,
     in_bytes,
-    join_ranks,
     ranks_of,
 )
+from tests.gpu_ranks import join
 
 SEEDS = range(3)
 DELAY_CYCLES = 200_000
@@ -444,7 +444,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=200, help="stop the stress after so long")
     options = parser.parse_args()
     names = [name for name in options.cases if not options.face or name in GIVEN]
-    device = join_ranks()
+    device = join()
     failed = False
 
     def check(what: str, found: Callable[[], list[str]]) -> None:

@@ -20,9 +20,9 @@ from fuscoc_runtime.engine.node.program import MAX_STAGED_PLANS, PLAN_POINTS, No
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Limits
 from tests.cuda.checks import run_case, settle
-from tests.cuda.dense_node import join_ranks
 from tests.cuda.edges import EDGES
 from tests.cuda.models import MODELS, sampled
+from tests.gpu_ranks import join
 
 MOST = 520  # tokens of a rank
 
@@ -68,7 +68,7 @@ def main() -> int:
     names = [edge.__name__ for edge in EDGES]
     parser.add_argument("--edges", nargs="+", choices=names, help="these edges, and no models")
     options = parser.parse_args()
-    device = join_ranks()
+    device = join()
     models = [] if options.edges else [*MODELS, *sampled(options.seed, options.sampled)]
     edges = [edge for edge in EDGES if edge.__name__ in (options.edges or edge.__name__)]
     failed = cases(models, device) or any(edge(device) for edge in edges)

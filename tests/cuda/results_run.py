@@ -26,7 +26,7 @@ from fuscoc_runtime.comm.results import NUM_RESULTS
 from fuscoc_runtime.engine.node import pieces
 from fuscoc_runtime.errors import InputError, RefusedCallError
 from tests.cuda.checks import settle
-from tests.cuda.dense_node import join_ranks
+from tests.gpu_ranks import join
 
 TOKENS, HEADS, WIDTH = 16384, 8, 64  # of all ranks; the example's block has 64
 BUSY_CYCLES = 50_000_000
@@ -204,7 +204,7 @@ class Results:
 
 
 def main() -> int:
-    device = join_ranks()
+    device = join()
     results, failed = Results(Path(sys.argv[1]), device), False
     checks: list[Callable[[], list[str]]] = [
         results.kept,

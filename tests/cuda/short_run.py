@@ -24,8 +24,8 @@ from fuscoc_runtime.engine.node.nvlink import CudaNode
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Limits, parse_state
 from tests.cuda.checks import make_source, troubles
-from tests.cuda.dense_node import join_ranks
 from tests.cuda.edges import taking_back
+from tests.gpu_ranks import join
 
 SHORT = (
     Model(hidden=4, experts=64, topk=1, dtype="i32", placement="cyclic", align=1),
@@ -221,7 +221,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=70_000, help="of a rank, at most")
     options = parser.parse_args()
     faulthandler.dump_traceback_later(options.seconds + 60, exit=True)
-    device = join_ranks()
+    device = join()
     found = stress(
         shorts(options.rows, device, random.Random(5)), options.iterations, options.seconds, device
     )

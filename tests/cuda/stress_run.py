@@ -23,8 +23,8 @@ from fuscoc_runtime.engine.node.nvlink import CudaNode
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Limits
 from tests.cuda.checks import troubles
-from tests.cuda.dense_node import join_ranks
 from tests.cuda.edges import MANY, taking_back
+from tests.gpu_ranks import join
 
 KINDS = ("uniform", "single", "skewed", "messy")
 SCHEDULES = (
@@ -132,7 +132,7 @@ def main() -> int:
     )
     parser.add_argument("--hidden", type=int, default=7168)
     options = parser.parse_args()
-    device = join_ranks()
+    device = join()
     rank, shared = dist.get_rank(), random.Random(3)
     own = random.Random(70 + rank)
     stresses = [

@@ -12,7 +12,7 @@ from tests.cuda.compact_run import MODEL
 from tests.gpus import torchrun
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(can_share=True)
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_compact(num_ranks: int, tmp_path: Path) -> None:
     artifacts = [

@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(can_share=True)
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 @pytest.mark.parametrize(
     "options", [[], ["--lends"], ["--stress", "5000"], ["--face"]], ids=" ".join
@@ -28,7 +28,7 @@ def test_dense(options: list[str], num_ranks: int, folder: Path) -> None:
     torchrun(num_ranks, "tests/cuda/dense_run.py", folder, *options, timeout=600)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(can_share=True)
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_results_that_are_kept(num_ranks: int, tmp_path: Path) -> None:
     sizes = {"tokens": TOKENS, "heads": HEADS, "width": WIDTH}
@@ -36,7 +36,7 @@ def test_results_that_are_kept(num_ranks: int, tmp_path: Path) -> None:
     torchrun(num_ranks, "tests/cuda/results_run.py", ulysses)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(can_share=True)
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_kernels_of_an_older_gpu(num_ranks: int, folder: Path) -> None:
     """Without bulk copies."""

@@ -12,7 +12,7 @@ from tests.cuda.face_run import MOE
 from tests.gpus import ROOT, torchrun
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(can_share=True)
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_face(num_ranks: int, tmp_path: Path) -> None:
     moe = fuscoc.compile(spec(MOE), tmp_path / "moe")

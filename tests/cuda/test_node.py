@@ -7,14 +7,14 @@ import pytest
 from tests.gpus import torchrun
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(can_share=True)
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 @pytest.mark.parametrize("script", ["node_run.py", "stress_run.py", "short_run.py"])
 def test_node(script: str, num_ranks: int) -> None:
     torchrun(num_ranks, f"tests/cuda/{script}", timeout=300)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(can_share=True)
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_kernels_of_an_older_gpu(num_ranks: int) -> None:
     """Without bulk copies and with the tiles of less shared memory."""

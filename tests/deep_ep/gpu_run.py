@@ -6,9 +6,6 @@ came of it, and exits non-zero, after naming mismatches, when something is wrong
 GPU, as in ``tests/node_exact/exact_gpu_run.py``.
 """
 
-# NCCL and symmetric memory read the environment, so it is set before they are imported.
-# ruff: noqa: E402
-
 from __future__ import annotations
 
 import os
@@ -18,20 +15,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-RANK, NUM_RANKS = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
-os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
-
 import torch
 import torch.distributed as dist
 
-SHARED = torch.cuda.device_count() < NUM_RANKS
-if SHARED:
-    os.environ["NCCL_HOSTID"] = f"rank-{RANK}"
-
 import fuscoc_runtime.deep_ep as deep_ep
+from fuscoc_runtime.topology import Topology
 from tests.deep_ep import cases, elastic_work, rank_work
+from tests.gpu_ranks import device_of, join
 
-DEVICE = torch.device("cuda", RANK % torch.cuda.device_count())
+RANK, NUM_RANKS = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+DEVICE = device_of(Topology(1, NUM_RANKS), RANK)
 OPTIONS = {"topology": f"1x{NUM_RANKS}"}
 CASES = {
     "small": (cases.SMALL, [13, 0, 7, 11], [13, 0, 7, 11]),
@@ -155,12 +148,8 @@ def parts(group: Any) -> Iterator[tuple[str, Callable[[], list[str]]]]:
 
 
 def main() -> int:
-    torch.cuda.set_device(DEVICE)
-    dist.init_process_group("nccl")
+    join()
     group = dist.group.WORLD
-    if SHARED:  # kernels that wait for each other fit on a GPU together
-        sms = torch.cuda.get_device_properties(DEVICE).multi_processor_count // (NUM_RANKS + 1)
-        deep_ep.Buffer.set_num_sms(min(sms, deep_ep.Buffer.num_sms) // 2 * 2)
     is_wrong = False
     for name, part in parts(group):
         began = time.monotonic()

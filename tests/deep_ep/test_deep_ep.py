@@ -131,7 +131,7 @@ def test_events() -> None:
         event.current_stream_wait()
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(can_share=True)
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_gpus(num_ranks: int, tmp_path: Path) -> None:
     compile_all(tmp_path, [num_ranks])

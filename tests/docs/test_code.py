@@ -43,6 +43,26 @@ def test_commands_run(fuscoc: Run, files: Path) -> None:
     assert (files / "plan.html").exists()
 
 
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_the_run_that_is_shown(fuscoc: Run, files: Path) -> None:
+    """But for times, which are each machine's own."""
+    [shown] = [text for text in blocks("README.md") if text.startswith("$ fuscoc run")]
+    command, *lines = shown.splitlines()
+    compile("moe.fsc", files / "build" / "moe")
+    code, out, err = fuscoc(*command.split()[2:], "--device", "cpu")
+    assert code == 0, err
+    printed = [_without_times(line) for line in out.splitlines()]
+    for line in lines:
+        assert line.strip() == "…" or _without_times(line) in printed
+
+
+def _without_times(line: str) -> list[str]:
+    """The words of a line; of a rank's row those before and behind its three times."""
+    words = line.split()
+    return words[:7] + words[10:] if line.lstrip()[:1].isdigit() else words
+
+
 def test_code_of_the_readme(files: Path) -> None:
     """The first block; ``test_decorator.test_the_snippet`` runs the second."""
     torch.manual_seed(0)

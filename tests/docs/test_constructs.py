@@ -7,7 +7,7 @@ from fuscoc.lang.checked import CheckedShuffle
 from tests.docs.constructs import PAGE, rows, written
 from tests.docs.pages import ROOT
 
-DECISIONS = ROOT / "docs" / "decisions.md"
+DECISIONS = ROOT / "docs" / "decisions" / "calls.md"
 LEFT_OUT = {
     "repeats_rows": "`dedup(none)`, `dedup(node)`",
     "pads_far": "more than 2^30 slots of padding on a rank",

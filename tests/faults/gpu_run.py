@@ -4,7 +4,7 @@
 
 Started for every rank by `test_gpu.py`, with torchrun's variables set. Writes a line when all ranks
 have shuffled once, and at last the error that ended it, as JSON; says where it is if it does not
-end then. Where ranks share GPUs, those of fixed capacity leave room for each other.
+end then.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ import time
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 import fuscoc_runtime
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.topology import Topology
-from tests.rails.gpu_run import share
+from tests.gpu_ranks import join
 
 MOST = 1000
 """Segments of a call of fixed capacity."""
@@ -91,12 +90,7 @@ def await_others(place: Path, rank: int) -> None:
 def main() -> None:
     artifact, text, kind, timeout = sys.argv[1:]
     topology, rank = Topology.parse(text), int(os.environ["RANK"])
-    os.environ["NCCL_HOSTID"] = f"node-{topology.node(rank)}"
-    num_gpus = torch.cuda.device_count()
-    gpu = rank if num_gpus >= topology.num_ranks else topology.local_rank(rank)
-    device = torch.device("cuda", rank % num_gpus if topology.ranks_per_node == 1 else gpu)
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
+    device = join(topology)
     is_fixed = kind in ("fixed", "replayed")
     shuffle = fuscoc_runtime.Shuffle(
         artifact,
@@ -104,7 +98,6 @@ def main() -> None:
         device=device,
         timeout=float(timeout),
         max_sources=MOST if is_fixed else None,
-        num_sms=share(device) if is_fixed else None,
     )
     try:
         if is_fixed:

@@ -5,9 +5,6 @@ and exits non-zero, after naming every mismatch, when something is wrong. Ranks 
 there are fewer.
 """
 
-# NCCL and symmetric memory read the environment, so it is set before they are imported.
-# ruff: noqa: E402
-
 from __future__ import annotations
 
 import os
@@ -16,11 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
-
-RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-if WORLD > 1:  # before torch looks: ranks of one GPU are hosts of their own for NCCL
-    os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
-    os.environ["NCCL_HOSTID"] = f"rank-{RANK}"
 
 import torch
 import torch.distributed as dist
@@ -35,8 +27,10 @@ from fuscoc_runtime.errors import (
     PlaceOverlapError,
     PlaceRangeError,
 )
+from tests.gpu_ranks import join
 from tests.into.models import MODELS, Call, differences, draw
 
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 TIMEOUT = 60.0
 FIXED = {"max_sources": 16, "capacity": 128}
 # By name: the engine, the folder of the artifacts, and options.
@@ -55,12 +49,10 @@ def run(name: str, engine: str, folder: Path, device: torch.device) -> list[str]
     wrong = []
     kind, built, options = ENGINES[engine]
     path, backend = str(folder / built / name), "cuda" if built == "auto" else "triton"
-    sms = torch.cuda.get_device_properties(device).multi_processor_count // (WORLD + 1)
     wanted = {"FUSCOC_ENGINE": "general"} if engine == "general" else {}
     with mock.patch.dict(os.environ, wanted):
-        shuffle = Shuffle(
-            path, topology=f"1x{WORLD}", device=device, timeout=TIMEOUT, num_sms=sms, **options
-        )
+        job = {"topology": f"1x{WORLD}", "device": device}
+        shuffle = Shuffle(path, timeout=TIMEOUT, **job, **options)
     assert isinstance(shuffle.engine, kind)
     for seed in range(6):
         call = draw(name, WORLD, seed)
@@ -148,9 +140,7 @@ def _is_same(first: Any, second: Any) -> bool:
 
 
 def main() -> int:
-    device = torch.device("cuda", RANK % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl")
+    device = join()
     wrong: list[str] = []
     for engine in ENGINES:
         for name in MODELS:

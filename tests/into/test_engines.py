@@ -64,7 +64,7 @@ def test_tables_that_are_wrong(
     assert one == [0, 2, 1, 0]
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(can_share=True)
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_gpus(num_ranks: int, tmp_path: Path) -> None:
     """Memory bit by bit by every engine, mistakes, and graphs that are replayed on other calls."""

@@ -5,13 +5,8 @@ takes what ``models.compile_all`` has written there and exits non-zero, after na
 when something is wrong. With ``--times`` it also prints what calls take, beside the general engine.
 ``--topology 2x1`` makes two nodes of two ranks; NCCL has the wire that its environment says.
 
-Ranks may share a GPU. Then NCCL has to take them for hosts of their own, and symmetric memory to
-allow it, which this script sees to; kernels that wait for each other run side by side under MPS
-alone, else in time slices.
+Ranks may share a GPU.
 """
-
-# NCCL and symmetric memory read the environment, so it is set before they are imported.
-# ruff: noqa: E402
 
 from __future__ import annotations
 
@@ -28,15 +23,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-RANK, NUM_RANKS = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
-os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
-
 import torch
 import torch.distributed as dist
-
-SHARED = torch.cuda.device_count() < NUM_RANKS
-if SHARED:
-    os.environ["NCCL_HOSTID"] = f"rank-{RANK}"
 
 from fuscoc_runtime import Shuffle
 from fuscoc_runtime.comm import device_memory, windows
@@ -55,6 +43,7 @@ from fuscoc_runtime.face import open as opening
 from fuscoc_runtime.face.choice import exact_kernels
 from fuscoc_runtime.manifest.artifact import load_artifact
 from fuscoc_runtime.topology import Topology
+from tests.gpu_ranks import device_of, join
 from tests.node_exact.rank_work import on_the_device
 from tests.node_triton.rank_work import batch, by_field, said_by
 
@@ -63,27 +52,22 @@ SIZES = (5, 0, 12, 1, 40, 3)
 ITERATIONS, MOST, REPEATS = 300, 400, 21
 TIMED = {"moe": (4096, 128), "moe_compact": (4096, 128), "hash_buckets": (262144, 4096)}
 """Source segments of a rank."""
-DEVICE = torch.device("cuda", RANK % torch.cuda.device_count())
+RANK, NUM_RANKS = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
 parser = argparse.ArgumentParser()
 parser.add_argument("folder", type=Path)
 parser.add_argument("--topology", type=Topology.parse, default=Topology(1, NUM_RANKS))
 parser.add_argument("--times", action="store_true")
 OPTIONS = parser.parse_args()
 TOPOLOGY = OPTIONS.topology
+DEVICE = device_of(TOPOLOGY, RANK)
 
 
 def open_exact(artifact: Path) -> Shuffle:
     """By the kernels of one node, also where the choice would be another."""
     with on_the_device():
-        shuffle = Shuffle(artifact, topology=TOPOLOGY, device=DEVICE, num_sms=num_sms())
+        shuffle = Shuffle(artifact, topology=TOPOLOGY, device=DEVICE)
     assert isinstance(shuffle.engine, ExactEngine)
     return shuffle
-
-
-def num_sms() -> int | None:
-    """Kernels that wait for each other fit on a GPU together."""
-    available = torch.cuda.get_device_properties(DEVICE).multi_processor_count
-    return available // (NUM_RANKS + 1) if SHARED else None
 
 
 def to_host(handle: Any) -> Any:
@@ -345,7 +329,7 @@ def timed(folder: Path, wrong: list[str]) -> None:
             continue
         engines = {"exact": open_exact(folder / name)}
         with mock.patch.dict(os.environ, FUSCOC_ENGINE="general"):
-            opened = Shuffle(folder / name, topology=TOPOLOGY, device=DEVICE, num_sms=num_sms())
+            opened = Shuffle(folder / name, topology=TOPOLOGY, device=DEVICE)
         assert isinstance(opened.engine, ProcessEngine)
         engines["general"] = opened
         for tokens in sizes:
@@ -402,8 +386,7 @@ def clocked(call: Callable[[], Any]) -> float:
 
 
 def main() -> int:
-    torch.cuda.set_device(DEVICE)
-    dist.init_process_group("nccl")
+    join(TOPOLOGY, is_one_host=True)
     wrong: list[str] = []
     small = OPTIONS.folder / "small"
     chosen = opening.choose_exact

@@ -249,7 +249,7 @@ def test_a_rank_that_does_not_come() -> None:
     assert "rank 1" in message
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(can_share=True)
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_gpus(num_ranks: int, tmp_path: Path) -> None:
     """Rows bit by bit, stress, mistakes; one wait in a dispatch that plans, none in other calls."""

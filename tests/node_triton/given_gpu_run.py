@@ -18,7 +18,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fuscoc_runtime import Shuffle
-from fuscoc_runtime.comm.group import join
 from fuscoc_runtime.demo.verify import (
     MismatchError,
     check_result,
@@ -28,6 +27,7 @@ from fuscoc_runtime.demo.verify import (
     work_on,
 )
 from fuscoc_runtime.reference import RankData, RankResult, RankRows
+from tests.gpu_ranks import join
 from tests.node_triton.given_specs import EXAMPLES, Small
 from tests.node_triton.rank_work import batch
 
@@ -151,7 +151,7 @@ def run(artifact: str, small: Small, captures: bool = True) -> list[str]:
 
 
 def main() -> int:
-    join(timeout=60)
+    join()
     wrong: list[str] = []
     for artifact in map(Path, sys.argv[1:]):
         if EXAMPLES[artifact.name].least_ranks > dist.get_world_size():

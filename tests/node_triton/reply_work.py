@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from fuscoc_runtime.engine.node import exact as exact_node
+from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.errors import PreparationError
@@ -56,6 +57,10 @@ def batches(group: Any, shuffle: Shuffle, sizes: Sequence[Sequence[int]]) -> Non
         ours, weighed = table.clone().requires_grad_(), weights.clone().requires_grad_()
         sums, handle = look_up(shuffle, ours, ids, weighed)
         sums.backward(upstream)
+        if not isinstance(shuffle.engine, NodeEngine):  # which takes weights at dispatch alone
+            rows, late = _rows(shuffle, table, ids, handle), 1 - weights
+            found = shuffle.combine(rows.requires_grad_(), handle, per_sample_weights=late)
+            torch.testing.assert_close(found, bag(table, ids, late))
         wanted, plain = table.clone().requires_grad_(), weights.clone().requires_grad_()
         want = bag(wanted, ids, plain)
         want.backward(upstream)

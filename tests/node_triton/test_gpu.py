@@ -11,13 +11,13 @@ from tests.node_triton import given_specs
 from tests.node_triton.models import compile_all
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(can_share=True)
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_models(num_ranks: int, tmp_path: Path) -> None:
     torchrun(num_ranks, "tests/node_triton/gpu_run.py", *compile_all(tmp_path))
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(can_share=True)
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_given_slots(num_ranks: int, tmp_path: Path) -> None:
     artifacts = given_specs.compile_all(tmp_path)

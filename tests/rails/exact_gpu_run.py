@@ -32,10 +32,11 @@ from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
+from tests.gpu_ranks import join
 from tests.node_triton.gpu_run import told
 from tests.node_triton.rank_work import said_by
 from tests.node_triton.test_given_slots import to_slots
-from tests.rails.gpu_run import TIMEOUT, join, share
+from tests.rails.gpu_run import TIMEOUT
 from tests.specs import EXAMPLES
 from tests.warm import warm
 
@@ -146,7 +147,7 @@ class Run:
 
     def _open(self, name: str, **options: Any) -> Shuffle:
         given = {"topology": self.topology, "device": self.device, "timeout": self.timeout}
-        return Shuffle(self.folder / name, **given, num_sms=share(self.device), **options)
+        return Shuffle(self.folder / name, **given, **options)
 
     def open_general(self, name: str) -> Shuffle:
         with mock.patch.dict(os.environ, FUSCOC_ENGINE="general"):

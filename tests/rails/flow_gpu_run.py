@@ -29,8 +29,9 @@ from torch import Tensor
 from fuscoc_runtime.engine.node import places
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.topology import Topology
+from tests.gpu_ranks import join
 from tests.node_triton.gpu_run import told
-from tests.rails.gpu_run import TIMEOUT, join, share
+from tests.rails.gpu_run import TIMEOUT
 from tests.specs import EXAMPLES
 from tests.warm import warm
 
@@ -63,7 +64,7 @@ class Run:
 
     def open(self, name: str, topology: Topology, **options: Any) -> Shuffle:
         given = {"topology": topology, "device": self.device, "timeout": self.timeout}
-        return Shuffle(self.folder / name, **given, num_sms=share(self.device), **options)
+        return Shuffle(self.folder / name, **given, **options)
 
     def batch(self, tokens: int, seed: int) -> dict[str, Tensor]:
         """Every other token of this rank stays on two ranks."""

@@ -1,4 +1,4 @@
-/* The exchange of a rail posted by the GPU, as docs/decisions.md has it: what a command of NCCL's
+/* The exchange of a rail posted by the GPU, as docs/decisions/nodes.md has it: what a command of NCCL's
  * network would be in a list of kernels. Compiled against NCCL's headers; never run.
  */
 #include <nccl_device.h>

@@ -15,10 +15,11 @@ from pathlib import Path
 
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
+from tests.gpu_ranks import join
 from tests.node_triton.given_gpu_run import run
 from tests.node_triton.given_specs import EXAMPLES, Small
 from tests.node_triton.gpu_run import told
-from tests.rails.gpu_run import TIMEOUT, join, share
+from tests.rails.gpu_run import TIMEOUT
 from tests.rails.static_specs import EVERY_RANK, everywhere, uneven
 from tests.warm import warm
 
@@ -68,7 +69,7 @@ def main() -> int:
         compile_all(given.folder)
         return 0
     device = join(given.topology, given.one_host)
-    options = {"topology": given.topology, "device": device, "num_sms": share(device)}
+    options = {"topology": given.topology, "device": device}
     wrong: list[str] = []
     for name, small in CASES.items():
         here = replace(small, options={**small.options, **options, "timeout": TIMEOUT})

@@ -3,8 +3,7 @@
 ``torchrun --nproc-per-node 2 -m tests.rails.gpu_run --topology 2x1 ARTIFACT…`` takes those of
 ``models.py`` in their order and exits non-zero, after naming every mismatch, when something is
 wrong. Nodes have host ids of their own, and NCCL its network between them; with ``--one-host`` they
-have not, and calls are captured by CUDA graphs as well. Ranks of different nodes share GPUs where
-there are fewer (of nodes with several ranks under MPS); ``python -m tests.rails.models FOLDER``
+have not, and calls are captured by CUDA graphs as well. ``python -m tests.rails.models FOLDER``
 compiles the artifacts.
 """
 
@@ -12,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import operator
-import os
 import sys
 from typing import Any
 
@@ -24,6 +22,7 @@ from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.topology import Topology
+from tests.gpu_ranks import join
 from tests.node_triton.gpu_run import DELAY_CYCLES, MOST, Runs, told
 from tests.rails.models import MODELS
 
@@ -31,33 +30,6 @@ TIMEOUT = 60.0
 BESIDE = 60
 ROWS, ROOM = 100, 128
 """Of every rank, for one rank's slots."""
-
-
-def join(topology: Topology, is_one_host: bool) -> torch.device:
-    """A job of such nodes. NCCL takes those with host ids of their own for several hosts."""
-    rank, gpus = int(os.environ["RANK"]), torch.cuda.device_count()
-    # Ranks of one node are on different GPUs, whatever the others use.
-    has_own = gpus >= topology.num_ranks or topology.ranks_per_node == 1
-    number = rank if has_own else topology.local_rank(rank)
-    device = torch.device("cuda", number % gpus)
-    if not is_one_host:
-        os.environ["NCCL_HOSTID"] = f"node-{topology.node(rank)}"
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
-    return device
-
-
-PROGRAMS = 7
-"""Of an SM, at most."""
-
-
-def share(device: torch.device) -> int:
-    """SMs of a rank, where several share a GPU: each must leave room for the others. Programs lie
-    on SMs of their own while there are some, and NCCL's kernel needs the registers of a whole one:
-    so there must be fewer programs than SMs."""
-    ranks = -(-dist.get_world_size() // torch.cuda.device_count())
-    sms = torch.cuda.get_device_properties(device).multi_processor_count
-    return int(sms) if ranks == 1 else int(sms) // (ranks + 1) // PROGRAMS
 
 
 def gradients(runs: Runs) -> None:
@@ -232,7 +204,6 @@ def main() -> int:
         slabs.STAGING_BYTES = given.staging_bytes
     device = join(given.topology, given.one_host)
     options = {"topology": given.topology, "device": device, "timeout": TIMEOUT}
-    options["num_sms"] = share(device)
     wrong: list[str] = []
     for number, (artifact, model) in enumerate(zip(given.artifacts, MODELS, strict=True)):
         if given.only not in (None, number):

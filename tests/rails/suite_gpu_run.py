@@ -20,9 +20,10 @@ from typing import Any
 import torch.distributed as dist
 
 from fuscoc_runtime.topology import Topology
+from tests.gpu_ranks import join
 from tests.node_triton import rank_work
 from tests.node_triton.gpu_run import told
-from tests.rails.gpu_run import TIMEOUT, join, share
+from tests.rails.gpu_run import TIMEOUT
 from tests.rails.test_suite import MOST, TEXTS
 from tests.warm import pool, warm
 
@@ -61,7 +62,7 @@ def main(texts: Mapping[str, str], work: Callable[..., None]) -> int:
         compile_all(given.folder, texts)
         return 0
     device, num_ranks = join(given.topology, given.one_host), given.topology.num_ranks
-    options = {"device": device, "num_sms": share(device), "timeout": TIMEOUT}
+    options = {"device": device, "timeout": TIMEOUT}
     wrong: list[str] = []
     for number, name in list(enumerate(texts))[given.first :]:
         began = time.monotonic()

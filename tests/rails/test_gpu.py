@@ -18,6 +18,11 @@ every_topology = pytest.mark.parametrize("topology", ["2x1", "2x2", "4x1"])
 on_hosts = pytest.mark.parametrize("hosts", HOSTS)
 
 
+def need(topology: str, hosts: str) -> None:
+    """Ranks of one host that shared a GPU would be several hosts to NCCL."""
+    need_gpus(Topology.parse(topology).num_ranks, can_share=hosts != "one host")
+
+
 def run(script: str, topology: str, hosts: str, *artifacts: str | Path) -> None:
     options = ["--topology", topology, *HOSTS[hosts]]
     torchrun(Topology.parse(topology).num_ranks, script, *options, *artifacts)
@@ -27,7 +32,7 @@ def run(script: str, topology: str, hosts: str, *artifacts: str | Path) -> None:
 @every_topology
 @on_hosts
 def test_models(topology: str, hosts: str, tmp_path: Path) -> None:
-    need_gpus(Topology.parse(topology).num_ranks)
+    need(topology, hosts)
     run("tests/rails/gpu_run.py", topology, hosts, *compile_all(tmp_path))
 
 
@@ -38,7 +43,7 @@ def test_models(topology: str, hosts: str, tmp_path: Path) -> None:
 def test_suites(suite: Any, topology: str, hosts: str, tmp_path: Path) -> None:
     """Slots that are given; exact sizes where one node may refuse a call for all, and replies;
     exact sizes of pieces, static shuffles and ragged sources."""
-    need_gpus(Topology.parse(topology).num_ranks)
+    need(topology, hosts)
     suite.compile_all(tmp_path)
     run(suite.__file__, topology, hosts, tmp_path)
 
@@ -48,20 +53,19 @@ def test_suites(suite: Any, topology: str, hosts: str, tmp_path: Path) -> None:
 @on_hosts
 def test_flows(topology: str, hosts: str, tmp_path: Path) -> None:
     """By policies and without one; and where one node may refuse a call for all."""
-    need_gpus(Topology.parse(topology).num_ranks)
+    need(topology, hosts)
     flow_gpu_run.compile_all(tmp_path)
     run(flow_gpu_run.__file__, topology, hosts, tmp_path, "--verify", topology)
     exact_gpu_run.compile_all(tmp_path, "balance rebalance")
     run(exact_gpu_run.__file__, topology, hosts, tmp_path, "--most-sent", "1")
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(num_ranks=4, can_share=True)
 @pytest.mark.parametrize(
     ("topology", "policy"), [("2x2", "balance rebalance"), ("4x1", "balance none schedule fast")]
 )
 def test_policies(topology: str, policy: str, tmp_path: Path) -> None:
     """Of exact sizes, by rows that travel as flows."""
-    need_gpus(4)
     exact.compile_all(tmp_path, policy)
     options = [str(tmp_path), "--topology", topology]
     torchrun(4, "tests/node_exact/exact_gpu_run.py", *options)

@@ -1,4 +1,4 @@
-"""Windows of NCCL's are memory that ranks of a node can address; see docs/decisions.md."""
+"""Windows of NCCL's are memory that ranks of a node can address; see docs/decisions/kernels.md."""
 
 from __future__ import annotations
 

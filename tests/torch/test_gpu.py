@@ -14,7 +14,7 @@ import fuscoc
 from tests.gpus import ROOT, torchrun
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(can_share=True)
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_face(num_ranks: int, tmp_path: Path) -> None:
     """Gradients, torch.compile, CUDA graphs, no wait on the host, streams and pools."""
@@ -22,7 +22,7 @@ def test_face(num_ranks: int, tmp_path: Path) -> None:
     assert "the face holds" in torchrun(num_ranks, "tests/torch/gpu_run.py", moe)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(num_ranks=2, can_share=True)
 @pytest.mark.parametrize("topology", ["1x2", "2x1"])
 def test_traces(topology: str, tmp_path: Path) -> None:
     """Every kernel that runs is a span, by every engine."""
@@ -35,7 +35,7 @@ def test_traces(topology: str, tmp_path: Path) -> None:
     assert "the traces hold" in torchrun(2, script, tmp_path, "--topology", topology)
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(num_ranks=2)
 def test_overlap(tmp_path: Path) -> None:
     moe = fuscoc.compile(ROOT / "examples/moe.fsc", tmp_path / "moe")
     printed = torchrun(2, "examples/overlap.py", moe)

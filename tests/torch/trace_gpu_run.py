@@ -23,8 +23,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from fuscoc_runtime import Shuffle, Topology
 from fuscoc_runtime.kernels.trace import CAPTURED, Span
+from tests.gpu_ranks import join
 from tests.node_triton.rank_work import batch, run
-from tests.rails.gpu_run import join
 
 HIDDEN, EXPERTS, TOPK, MOST = 2048, 64, 8, 1024
 HIDE_HOST_CYCLES = 4_000_000

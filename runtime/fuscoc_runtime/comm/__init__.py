@@ -1,1 +1,1 @@
-"""How ranks talk: requests, and the engines that answer them."""
+"""How ranks talk: requests and who answers them, windows, the network, and who has ended."""

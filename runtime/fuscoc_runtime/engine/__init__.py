@@ -1,1 +1,4 @@
-"""Executing an artifact: relation, plan, steps; the same code on every backend."""
+"""Executing an artifact on a rank: the general engine, whose hosts plan and go through steps.
+
+``node`` has the calls whose kernels plan by themselves.
+"""

@@ -204,7 +204,7 @@ def _combine(
 ) -> Mapping[str, Tensor]:
     spec, rank = executor.spec.back, executor.engine.members.rank
     given = rows.values() if isinstance(rows, Mapping) else [rows]
-    tensors = [*given, *inputs.values(), *weights_of(handle)]
+    tensors = [*given, *(inputs.values() or weights_of(handle))]
     if torch.compiler.is_compiling() or (
         needs_grad(tensors) and spec.is_differentiable and not _have_tangents(tensors)
     ):

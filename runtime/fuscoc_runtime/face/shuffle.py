@@ -39,10 +39,10 @@ class Shuffle:
         rows, handle = shuffle.dispatch(x, topk_idx=topk_idx)
         y = shuffle.combine(experts(rows, handle.key_offsets), handle, topk_weights=weights)
 
-    With ``max_sources`` the memory has a fixed size, and inside one node kernels do the work that
-    plan on the device: those in CUDA, or those in Triton where the spec, the GPU or the CPU wants
-    them. Calls then only enqueue it on the current stream: they never wait, and a CUDA graph can
-    capture them. Weights go with the rows, at dispatch::
+    With ``max_sources`` the memory has a fixed size, and kernels plan on the device: those in CUDA
+    inside one node of GPUs, or those in Triton between nodes and where the spec, the GPU or the CPU
+    wants them. Calls then only enqueue work on the current stream: they never wait, and a CUDA
+    graph can capture them, if all nodes are of one host. Weights go with the rows, at dispatch::
 
         shuffle = Shuffle("build/moe", max_sources=8192)
         rows, handle = shuffle.dispatch(x, topk_idx=topk_idx, topk_weights=weights)
@@ -219,9 +219,9 @@ class Shuffle:
         wait, without the host. The call waits for what the current stream has been given so far,
         or only for what it had been given when the event ``after`` was recorded: by then the
         arguments are there, and nothing reads this shuffle's rows any more. Without
-        ``max_sources``, or across nodes, the host of a call that plans waits for that, too, and
-        returns when the rows are under way; others, and ``combine``, return at once inside one node
-        of GPUs, else when the ranks' hosts have agreed.
+        ``max_sources`` the host of a call that plans waits for that, too, and returns when the rows
+        are under way; others, and ``combine``, return at once, those of the general engine when the
+        ranks' hosts have agreed.
 
         Raises, on all ranks alike and before anything moves:
             InputError: an argument of the wrong shape, dtype or device, or a missing one.

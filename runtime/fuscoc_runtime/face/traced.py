@@ -243,7 +243,14 @@ def _token_without_weights(spec: ShuffleSpec, rank: int, handle: Any) -> Tensor:
         raise InputError(weight_name(spec) or "", rank, "was given to dispatch already")
     is_traced = isinstance(handle, TracedHandle)
     routing = tickets.redeem(handle.token) if is_traced else [handle]
-    return tickets.issue([replace(each, weights={}, token=None) for each in routing])
+    return tickets.issue([_without_weights(each) for each in routing])
+
+
+def _without_weights(handle: Any) -> Any:
+    reply = getattr(handle, "reply", None)
+    if reply is not None:
+        handle = replace(handle, reply=_without_weights(reply))
+    return replace(handle, weights={}, token=None)
 
 
 def _dims_of(spec: ShuffleSpec, handle: Any) -> list[int]:
