@@ -41,13 +41,14 @@ def made_once(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def plain(value: Any) -> Any:
         value = value.value if type(value) is constexpr else value
         if isinstance(value, sequences):
-            return tuple(map(plain, value))
+            values = tuple(map(plain, value))
+            return None if None in values else values
         return value if type(value) in numbers else None
 
-    def make(*given: Any) -> Any:
+    def make(*given: Any, **named: Any) -> Any:
         arguments = plain(given)
-        if None in arguments:
-            return theirs(*given)
+        if arguments is None or named:
+            return theirs(*given, **named)
         made = known(*arguments)
         return tensor(TensorHandle(made.handle.data, made.handle.dtype), made.type)
 
