@@ -37,10 +37,10 @@ rounding: $(READY)  ## that part of the suite where torch rounds as without vect
 	ATEN_CPU_CAPABILITY=default $(BIN)/python -m pytest -n auto --dist worksteal $(ROUNDED)
 
 fuzz: $(READY)  ## ten thousand mutated specs, checked and compiled; about fifteen minutes
-	FUSCOC_FUZZ=10000 $(BIN)/python -m pytest tests/fuzz --timeout 7200
+	FUSCOC_FUZZ=10000 $(BIN)/python -m pytest tests/fuzz --hypothesis-profile night --timeout 7200
 
-nightly: $(READY)  ## twenty thousand generated plans, two thousand executed, ten thousand specs, twenty kills, two hosts
-	$(BIN)/python -m pytest -m nightly --timeout 3600
+nightly: $(READY)  ## twenty thousand generated plans, two thousand executed, ten thousand specs, twenty kills, two hosts, other draws
+	$(BIN)/python -m pytest -m 'nightly or hypothesis' --hypothesis-profile night --timeout 3600
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,19 +1,24 @@
-"""What holds for every test: no deadlines, one thread, caches that end with the run."""
+"""What holds for every test: no deadlines, the same draws, one thread, caches that end with the
+run."""
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How fast a machine is decides no test, not even through hypothesis' default deadline.
-settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("any machine")
+# How fast a machine is decides no test, not even through hypothesis' default deadline. By day
+# neither does chance; `make nightly` draws anew, and keeps what it finds for its next run.
+of_any = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("night", of_any)
+settings.register_profile("day", of_any, derandomize=True)
+settings.load_profile("day")
 
 # Tensors are tiny, and several processes share the cores. Torch reads this when it is imported,
 # here and in whatever a test starts.
@@ -45,15 +50,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         need_gpus(**{"num_ranks": parameters.get("num_ranks", 1)} | mark.kwargs)
 
 
-def pytest_collection_finish() -> None:
-    """Leave modules and tests, a million objects that stay, out of every collection."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Leave modules and tests, a million objects that stay, out of every search for garbage."""
+    gc.disable()
+    result = yield
     gc.collect()
     gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    """Modules are to be taken apart at the end; some complain of what is left."""
-    gc.unfreeze()
+    gc.enable()
+    atexit.register(gc.unfreeze)  # modules are taken apart at the end; some tell what is left
+    return result
 
 
 @pytest.hookimpl(optionalhook=True)

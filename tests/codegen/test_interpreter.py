@@ -25,6 +25,7 @@ TYPES = {
     "float32": np.float32,
     "float64": np.float64,
 }
+STORED = TYPES | {"bfloat16": np.uint16}  # in the interpreter's memory
 
 with triton.knobs.runtime.scope():
     triton.knobs.runtime.interpret = True
@@ -113,11 +114,68 @@ with triton.knobs.runtime.scope():
         keep(a // -3, out, 0)
         keep(tl.where(a < b, a, 40000), out, 1)
 
+    @triton.jit
+    def loads(left, right, out, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+        """Of blocks and of one number, with masks and without, and what is elsewhere."""
+        a, b = values(left, LEFT), values(right, RIGHT)
+        first = left.to(tl.pointer_type(LEFT))
+        cells, live = first + tl.arange(0, SIZE), tl.arange(0, SIZE) < 5
+        by = tl.load(right.to(tl.pointer_type(RIGHT)))
+        keep(tl.load(cells, mask=live, other=0, volatile=True), out, 0)
+        keep(tl.load(cells, mask=live, other=a + a, cache_modifier=".cg"), out, 1)
+        keep(tl.load(cells, mask=live, other=b), out, 2)
+        keep(tl.load(cells, mask=live, other=-1), out, 3)
+        keep(tl.load(cells, mask=live, other=0.5), out, 4)
+        keep(tl.load(cells, mask=b < 5, other=7), out, 5)
+        one = tl.load(first + 3, mask=by > 5, other=3)
+        keep(a + one + tl.load(first + 3, mask=by < 5), out, 6)
+
+    @triton.jit
+    def stores(left, right, out, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+        a, b = values(left, LEFT), values(right, RIGHT)
+        first = out.to(tl.pointer_type(LEFT))
+        cells, live = first + tl.arange(0, SIZE), tl.arange(0, SIZE) < 5
+        tl.store(cells, a)
+        tl.store(cells + 8, a, mask=live)
+        tl.store(cells + 16, b, mask=live)
+        tl.store(cells + 24, 3, mask=live)
+        tl.store(first + 32, 5)
+        tl.store(first + 33, tl.load(left.to(tl.pointer_type(LEFT))))
+        tl.store(first + 34, 1, mask=tl.load(right.to(tl.pointer_type(RIGHT))) < 0)
+        tl.store(cells + 40, -1)
+        tl.store(cells + 48, 1.5)
+
+    @triton.jit
+    def atomics(left, right, out, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+        cell = out.to(tl.pointer_type(LEFT))
+        by = tl.load(right.to(tl.pointer_type(RIGHT)))
+        before = tl.atomic_add(cell, 5)
+        before += tl.atomic_add(cell, by, sem="relaxed", scope="gpu")
+        tl.store(cell + 1, before)
+        tl.store(cell + 2, tl.atomic_xchg(cell, by + 2, sem="release", scope="sys"))
+        tl.atomic_add(cell + 8 + tl.arange(0, SIZE), by, mask=tl.arange(0, SIZE) < 5)
+        tl.atomic_xchg(cell + 3, 6)
+        tl.atomic_add(cell + 4, 1, mask=by > 5)
+        tl.atomic_xchg(cell + 5, -1)
+
+    @triton.jit
+    def made(left, right, out, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+        """Numbers that are made, and found among others; made twice, as they are kept."""
+        a, b = values(left, LEFT), values(right, RIGHT)
+        for place in range(2):
+            keep(tl.full((SIZE,), 3, LEFT) + tl.full((), 2, LEFT), out, place)
+        keep(tl.full((SIZE,), 1.5, LEFT) + tl.arange(8, 16), out, 2)
+        table = a[:, None] + b[None, :]
+        keep(tl.reduce(table, 1, tl.standard._elementwise_max), out, 3)
+        table += tl.reduce(table, 0, tl.standard._elementwise_min, keep_dims=True)
+        keep(tl.reduce(table, 1, larger), out, 4)
+        keep(a + tl.reduce(a, 0, tl.standard._elementwise_max), out, 5)
+
 
 def outcome(kernel: Any, left: str, right: str, *, ours: bool) -> bytes | str:
     """What a kernel leaves in memory, or its complaint."""
-    a = filled(np.array([5, 1, 0, 7, 100, -1, 2, -7]).astype(TYPES[left]))
-    b = filled(np.array([1, 2, 3, 1, -5, 7, 2, 1]).astype(TYPES[right]))
+    a = filled(np.array([5, 1, 0, 7, 100, -1, 2, -7]).astype(STORED[left]))
+    b = filled(np.array([1, 2, 3, 1, -5, 7, 2, 1]).astype(STORED[right]))
     out = zeros(512, np.uint8)
     kinds = getattr(tl, left), getattr(tl, right)
     with launching(interpreted=True) if ours else triton.knobs.runtime.scope():
@@ -137,15 +195,27 @@ def test_the_same_results_and_errors(left: str, right: str) -> None:
         assert outcome(kernel, left, right, ours=True) == theirs
 
 
+@pytest.mark.parametrize("right", ["int32", "int64"])
+@pytest.mark.parametrize("left", STORED)
+def test_the_same_memory(left: str, right: str) -> None:
+    for kernel in (loads, stores, atomics, made):
+        for kinds in ((left, right), (left, left)):
+            assert outcome(kernel, *kinds, ours=True) == outcome(kernel, *kinds, ours=False)
+
+
 def test_the_same_is_an_answer() -> None:
     """At least where both types are one, kernels run."""
     for name in set(TYPES) - {"int1"}:
         assert isinstance(outcome(arithmetic, name, name, ours=True), bytes), name
         assert isinstance(outcome(shapes, name, name, ours=True), bytes), name
         assert isinstance(outcome(choices, name, name, ours=True), bytes), name
+        for kernel in (loads, stores, made):
+            assert isinstance(outcome(kernel, name, name, ours=True), bytes), name
         for kernel in (bits, division):
             is_refused = isinstance(outcome(kernel, name, name, ours=True), str)
             assert is_refused == name.startswith("float"), name
+    for name in ("int32", "uint32", "int64"):
+        assert isinstance(outcome(atomics, name, name, ours=True), bytes), name
 
 
 def test_nothing_stays() -> None:

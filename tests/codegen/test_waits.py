@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from triton.runtime.interpreter import InterpreterBuilder
+from triton.runtime.interpreter import _interpreter
 
 from fuscoc.codegen.triton import POLLS_PER_LOOK
 from tests.codegen.memory import filled, int64s, zeros
@@ -87,13 +87,13 @@ def test_who_was_named_before_stays() -> None:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One for every look at a word."""
     looked: list[int] = []
-    look = InterpreterBuilder.create_atomic_rmw
+    look = _interpreter.atomic_rmw
 
     def counted(*arguments: Any) -> Any:
         looked.append(1)
         return look(*arguments)
 
-    monkeypatch.setattr(InterpreterBuilder, "create_atomic_rmw", counted)
+    monkeypatch.setattr(_interpreter, "atomic_rmw", counted)
     return looked
 
 

@@ -207,12 +207,24 @@ BAGS = """
 
 EXAMPLES = (
     Example("routed", specs.routed("f16", capacity="capacity max 20"), ("2x2",)),
+    Example(
+        "table",
+        specs.routed("f32", placement="table owner", options="dedup(rank) balance lpt slice 96 B"),
+        ("3x2",),
+        tokens=9,
+    ),
+    Example("kept", KEPT, ("2x1",)),
+    Example(
+        "rebalanced",
+        specs.routed("bf16", options="balance rebalance schedule fast slice 96 B"),
+        ("2x2", "3x2"),
+        tokens=9,
+    ),
     Example("quantised", QUANTISED, ("2x2",)),
     Example("applied", casts.SPECS["applied"], ("2x1",)),
     Example("moved", specs.MOVED, ("2x2",)),
     Example("patches", specs.patches(p=14), ("2x1",)),
     Example("pages", PAGES, ("2x1",)),
-    Example("kept", KEPT, ("2x1",)),
     Example("dealt", DEALT, ("2x2",)),
     Example("dealt_long", DEALT.replace("dealt", "dealt_long").replace("= 3", "= 64"), ("2x2",)),
     Example("maxima", specs.MAXIMA, ("2x2",)),
@@ -227,19 +239,8 @@ EXAMPLES = (
     Example("normalised", NORMALISED, ("2x1",)),
     Example("normalised_by", NORMALISED_BY, ("2x1",)),
     Example("compact", specs.routed("f32").replace("packed(s)", "packed(s) compact"), ("2x2",)),
-    Example(
-        "table",
-        specs.routed("f32", placement="table owner", options="dedup(rank) balance lpt slice 96 B"),
-        ("3x2",),
-        tokens=9,
-    ),
-    Example(
-        "rebalanced",
-        specs.routed("bf16", options="balance rebalance schedule fast slice 96 B"),
-        ("2x2", "3x2"),
-        tokens=9,
-    ),
 )
+"""In the order in which they are tried: those first in which more has an effect."""
 
 
 @cache

@@ -156,7 +156,7 @@ def test_given_slots_compile(name: str) -> None:
         assert bool(marks) == (name == "pages")
 
 
-@pytest.mark.parametrize("num_ranks", [2, 64, 1024])
+@pytest.mark.parametrize("num_ranks", [2, pytest.param(64, marks=pytest.mark.nightly), 1024])
 def test_rows_to_every_rank_compile(num_ranks: int) -> None:
     """For the ranks that there are."""
     node = node_of(checked_example("all_gather"))

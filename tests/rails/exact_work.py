@@ -170,7 +170,7 @@ def too_large(group: Any, artifact: str, topology: str) -> list[type]:
             close(shuffle.combine(by_slot(rows, handle), handle), summed(given))
             kinds.append(Handle if isinstance(handle, Handle) else type(handle.known))
             held.append((given, handle))
-            for given, handle in held:
+            for given, handle in held if number in (2, 5) else held[-1:]:
                 rows, again = shuffle.dispatch(given["x"] * 2, handle=handle)
                 late = {"weights": given["weights"]}
                 close(shuffle.combine(by_slot(rows, again), again, **late), 2 * summed(given))
@@ -184,9 +184,9 @@ def slabs_again(group: Any, artifact: str, topology: str) -> list[tuple[type, in
     rows of as many before it."""
     shuffle = open_shuffle(group, artifact, topology)
     rank, node, found = shuffle.rank, shuffle.engine.node, []
-    most = node._sizes._sent(node._sizes.size_of(180))
+    most = node._sizes._sent(node._sizes.size_of(100))
     with mock.patch.object(places, "MOST_SENT", most):
-        for number, tokens in enumerate([200, 1, 1, 1, 180]):
+        for number, tokens in enumerate([130, 1, 1, 1, 100]):
             room = node._shared.with_rows
             given = data_of(rank, tokens if rank == 0 else 1, number)
             rows, handle = shuffle.dispatch(**given)

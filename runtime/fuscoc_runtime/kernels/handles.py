@@ -1,13 +1,10 @@
-"""Values of Triton's interpreter and loads of a single number, with less to do for each."""
+"""Values of Triton's interpreter, with less to do for each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
-
-import numpy as np
-
-from fuscoc_runtime.kernels.operators import FLOATS, TYPES
 
 Change = tuple[Any, str, Any]  # an object, a name and the value it is to have
 
@@ -31,23 +28,27 @@ def handles() -> Iterator[Change]:
     yield TensorHandle, "__init__", make_handle
 
 
-def load_of(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """``tl.load``; of anything but one number at an address ``theirs``."""
+def made_once(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """``tl.arange`` or ``tl.full``, whose elements are made once for the same whole numbers: no
+    operation changes its operands."""
     from triton import language as tl
-    from triton.runtime.interpreter import TensorHandle, _interpreter
+    from triton.runtime.interpreter import TensorHandle
 
-    tensor, pointer_type, types = tl.tensor, tl.pointer_type, TYPES | FLOATS
-    live = np.ones(1, bool)
-    nothing = {name: np.zeros(1, each) for name, each in types.items()}
+    tensor, constexpr = tl.tensor, tl.constexpr
+    sequences, numbers = (list, tuple, tl.tuple), (int, tl.dtype)
+    known = lru_cache(maxsize=1000)(theirs)
 
-    def load(pointer: Any, *given: Any, **named: Any) -> Any:
-        if given or named or type(pointer) is not tensor or type(pointer.type) is not pointer_type:
-            return theirs(pointer, *given, **named)
-        element, at = pointer.type.element_ty, pointer.handle.data
-        name = element.name
-        if name not in types or at.shape != (1,):
-            return theirs(pointer)
-        found = _interpreter.load(at, live, nothing[name], types[name])
-        return tensor(TensorHandle(found, element), element)
+    def plain(value: Any) -> Any:
+        value = value.value if type(value) is constexpr else value
+        if isinstance(value, sequences):
+            return tuple(map(plain, value))
+        return value if type(value) in numbers else None
 
-    return load
+    def make(*given: Any) -> Any:
+        arguments = plain(given)
+        if None in arguments:
+            return theirs(*given)
+        made = known(*arguments)
+        return tensor(TensorHandle(made.handle.data, made.handle.dtype), made.type)
+
+    return make

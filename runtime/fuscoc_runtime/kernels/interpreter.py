@@ -18,9 +18,17 @@ from typing import Any
 
 import numpy as np
 
+from fuscoc_runtime.kernels.accesses import atomic_of, load_of, store_of
 from fuscoc_runtime.kernels.exact import exact_conversions
-from fuscoc_runtime.kernels.handles import Change, handles, load_of
-from fuscoc_runtime.kernels.operators import BITS, TYPES, extreme_of, operators, where_of
+from fuscoc_runtime.kernels.handles import Change, handles, made_once
+from fuscoc_runtime.kernels.operators import (
+    BITS,
+    TYPES,
+    extreme_of,
+    operators,
+    reduction_of,
+    where_of,
+)
 
 _ABSENT = object()
 
@@ -89,6 +97,11 @@ def _language() -> Iterator[Change]:
     scope.restore()
     quick: dict[Any, Callable[..., Any]] = {
         tl.core.load: load_of,
+        tl.core.store: store_of,
+        tl.core.atomic_add: partial(atomic_of, "ADD"),
+        tl.core.atomic_xchg: partial(atomic_of, "XCHG"),
+        tl.core.arange: made_once,
+        tl.core.full: made_once,
         tl.core.where: where_of,
         tl.core.minimum: partial(extreme_of, np.minimum),
         tl.core.maximum: partial(extreme_of, np.maximum),
@@ -97,7 +110,10 @@ def _language() -> Iterator[Change]:
         if tl.core.is_builtin(before):
             value = _given(before)
         yield place, name, quick[before](value) if before in quick else value
-    yield interpreter, "_patch_lang", lambda fn: SimpleNamespace(restore=lambda: None)
+    nothing = SimpleNamespace(restore=lambda: None)
+    yield interpreter, "_patch_lang", lambda fn: nothing
+    reduce = interpreter.ReduceOps.apply_impl
+    yield interpreter.ReduceOps, "apply_impl", reduction_of(reduce)
     # In Triton 3.6 ``int`` of an array of one element, which numpy refuses from 2.4 on.
     yield tl.tensor, "__index__", lambda self: int(self.handle.data.item())
 

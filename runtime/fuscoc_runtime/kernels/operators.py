@@ -8,6 +8,7 @@ that both operands have already. For any other operands Triton's own operator is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,7 @@ DIVISIONS: dict[str, Operator] = {
 def operators(theirs: Mapping[str, Operator]) -> Iterator[tuple[str, Operator]]:
     """Names of ``tl.tensor`` and what they are to be; ``theirs`` are Triton's own by name."""
     theirs = {**theirs, "__add__": _moved(theirs["__add__"])}
+    yield "to", _converted(theirs["to"])
     kinds = ((ARITHMETIC, TYPES | FLOATS), (DIVISIONS, TYPES), (BITWISE, TYPES | BITS))
     for names, types in kinds:
         for name, op in names.items():
@@ -107,10 +109,16 @@ def _operator(
             fits = range(8 * wanted.itemsize) if by_constant else WHOLE.get(name, ())
             if type(number) is not int or number not in fits:
                 return theirs(left, right)
-            value = np.array([number], wanted)
+            value = _number(name, number)
         return as_tensor(op(data, value), held, truth if compares else dtype, in_blocks)
 
     return operate
+
+
+@lru_cache(maxsize=10_000)
+def _number(name: str, number: int) -> Any:
+    """A number as an operand, which no operation changes."""
+    return np.array([number], TYPES[name])
 
 
 def _results() -> Callable[..., Any]:
@@ -174,7 +182,7 @@ def where_of(theirs: Callable[..., Any]) -> Callable[..., Any]:
                 number = each.value if type(each) is constexpr else each
                 if type(number) is not int or number not in WHOLE.get(name, ()):
                     return theirs(condition, x, y)
-                value = np.array([number], wanted)
+                value = _number(name, number)
             values.append(value)
         return as_tensor(np.where(choice, *values), model.handle.dtype, dtype, in_blocks)
 
@@ -187,29 +195,81 @@ def _moved(theirs: Operator) -> Operator:
     from triton.runtime.interpreter import TensorHandle
 
     tensor, constexpr, block_type = tl.tensor, tl.constexpr, tl.block_type
-    pointer_type, sizes = tl.pointer_type, dict[str, int]()
+    pointer_type, sizes = tl.pointer_type, dict[str, Any]()
+    blocks = dict[tuple[Any, ...], Any]()
 
     def add(left: Any, right: Any) -> Any:
         dtype, handle = left.dtype, left.handle
         if type(dtype) is not pointer_type:
             return theirs(left, right)
         is_block = in_blocks = type(left.type) is block_type
+        name, data = dtype.name, handle.data
+        if name not in sizes:
+            bits = handle.get_element_ty().primitive_bitwidth
+            sizes[name] = max(1, bits // 8)
         if type(right) is tensor:
             offset = right.handle.data
             if TYPES.get(right.dtype.name) is not offset.dtype:
                 return theirs(left, right)
             in_blocks = in_blocks or type(right.type) is block_type
+            move = offset.astype(np.uint64)
+            if sizes[name] > 1:
+                move *= _number("uint64", sizes[name])
         else:
             number = right.value if type(right) is constexpr else right
             if type(number) is not int or number not in WHOLE["int32"]:
                 return theirs(left, right)
-            offset = np.array([number])
-        name = dtype.name
-        if name not in sizes:
-            sizes[name] = max(1, handle.get_element_ty().primitive_bitwidth // 8)
-        result, kind = handle.data + sizes[name] * offset.astype(np.uint64), left.type
-        if in_blocks and not (is_block and handle.data.shape == result.shape):
-            kind = block_type(dtype, list(result.shape))
+            move = _number("uint64", sizes[name] * number % 2**64)
+        result, kind = data + move, left.type
+        if in_blocks and not (is_block and data.shape == result.shape):
+            key = name, dtype.address_space, result.shape
+            if key not in blocks:
+                blocks[key] = block_type(dtype, list(result.shape))
+            kind = blocks[key]
         return tensor(TensorHandle(result, handle.dtype), kind)
 
     return add
+
+
+def _converted(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """Whole numbers as others, and numbers as addresses."""
+    from triton import language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    tensor, constexpr, block_type = tl.tensor, tl.constexpr, tl.block_type
+    pointer_type, address, as_tensor = tl.pointer_type, np.dtype(np.uint64), _results()
+
+    def to(self: Any, dtype: Any, *given: Any, **named: Any) -> Any:
+        wanted = dtype.value if type(dtype) is constexpr else dtype
+        data, name, in_blocks = self.handle.data, self.dtype.name, type(self.type) is block_type
+        if given or named or TYPES.get(name) is not data.dtype:
+            return theirs(self, dtype, *given, **named)
+        if type(wanted) is pointer_type and name == "int64" and not in_blocks:
+            return tensor(TensorHandle(data.astype(address), wanted), wanted)
+        if wanted is self.dtype:
+            return self
+        kind = TYPES.get(wanted.name)
+        if kind is None:
+            return theirs(self, dtype)
+        return as_tensor(data.astype(kind), wanted, wanted, in_blocks)
+
+    return to
+
+
+def reduction_of(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """`ReduceOps.apply_impl`: the largest and smallest of whole numbers, of which none is NaN."""
+    from triton import language as tl
+
+    largest, smallest = tl.standard._elementwise_max, tl.standard._elementwise_min
+
+    def apply(self: Any, input: Any) -> Any:
+        given, by = input[0], self.combine_fn
+        if len(input) > 1 or (by is not largest and by is not smallest):
+            return theirs(self, input)
+        if TYPES.get(given.dtype.name) is not given.handle.data.dtype:
+            return theirs(self, input)
+        op = np.maximum if by is largest else np.minimum
+        found = op.reduce(given.handle.data, axis=self.axis, keepdims=self.keep_dims)
+        return self.to_tensor(found, given.dtype)
+
+    return apply
