@@ -361,3 +361,26 @@ def no_memory_in_one_node(group: Any, artifact: str, topology: str) -> list[str]
     if shuffle.rank == shuffle.topology.num_ranks - 1:
         windows._allocate = scarce
     return [said_by(partial(dispatch_some, each, 5, 1)) for each in (shuffle, shuffle, other)]
+
+
+def different_calls(
+    group: Any, artifacts: tuple[str, str], topology: str, made: tuple[str, str]
+) -> tuple[str, str]:
+    """Two ranks make two calls, each its own; what is said of them, and of the next dispatch."""
+    shuffle, other = (
+        Shuffle(each, group=group, topology=topology, timeout=TIMEOUT) for each in artifacts
+    )
+    spec = shuffle.spec.declared
+    [hidden], [_, topk] = spec.source.fields[0].shape, spec.inputs[0].shape
+    assert isinstance(topk, int)
+    given = {"x": torch.rand(3, hidden), "idx": torch.ones(3, topk, dtype=torch.int64)}
+    rows, handle = shuffle.dispatch(**given)
+    calls = {
+        "a dispatch of `routed`": lambda: shuffle.dispatch(**given),
+        "a dispatch of `other`": lambda: other.dispatch(**given),
+        "a dispatch by a handle of `routed`": lambda: shuffle.dispatch(given["x"], handle=handle),
+        "a combine of `routed`": lambda: shuffle.combine(rows, handle, weights=torch.rand(3, topk)),
+        "closing": shuffle.close,
+    }
+    said = said_by(calls[made[shuffle.rank]])
+    return said, said_by(lambda: other.dispatch(**given))

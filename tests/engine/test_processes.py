@@ -85,6 +85,33 @@ def test_the_network_is_measured_once(pool: Pool) -> None:
     assert [first, second] == other
 
 
+DISPATCH, BY_A_HANDLE = "a dispatch of `routed`", "a dispatch by a handle of `routed`"
+COMBINE, CLOSING = "a combine of `routed`", "closing"
+
+
+@pytest.mark.parametrize("topology", ["1x2", "2x1"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        (DISPATCH, BY_A_HANDLE),
+        (BY_A_HANDLE, DISPATCH),
+        (BY_A_HANDLE, COMBINE),
+        (COMBINE, DISPATCH),
+        (DISPATCH, CLOSING),
+        (CLOSING, COMBINE),
+        (DISPATCH, "a dispatch of `other`"),
+    ],
+)
+def test_ranks_that_make_different_calls(pool: Pool, topology: str, made: tuple[str, str]) -> None:
+    """Both say so, and go on."""
+    artifacts = path(SMALL), path(SMALL.replace("shuffle routed", "shuffle other"))
+    for said, then in pool.run(rank_work.different_calls, 2, artifacts, topology, made):
+        told = f"ProtocolError: [FSR090] the ranks disagree: rank 1 has come to {made[1]} ("
+        assert said.startswith(told)
+        assert f") where rank 0 has come to {made[0]} (" in said
+        assert then == "no error"
+
+
 @pytest.mark.parametrize("topology", ["1x3", "2x2"])
 def test_all_ranks_raise_the_same_error(pool: Pool, topology: str) -> None:
     num_ranks = Topology.parse(topology).num_ranks
