@@ -45,9 +45,7 @@ POLL_SECONDS = 0.1
 SEARCH_SECONDS = 5 * GRACE_SECONDS
 """How long the store may take for all of that: a network that is gone answers nothing."""
 
-ENDED = (
-    "it has ended, by itself after fewer calls or not, or has given up: its own messages tell which"
-)
+ENDED = "it has ended, or given up: was it killed, did it fail, or did it make fewer calls?"
 """What is known of a rank on the board."""
 
 BOARD, NUM_WAITING, SEARCHES, CULPRIT = "ended", "num_waiting", "searches", "culprit"
