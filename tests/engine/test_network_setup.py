@@ -97,7 +97,7 @@ def test_all_ranks_connect_every_lane(monkeypatch: pytest.MonkeyPatch, lanes: li
     """In a first round with rows of some ranks only, the others would not come."""
     met: list[tuple[Group, float]] = []
 
-    def gather(_: Any, where: Group, timeout: float, __: str) -> torch.Tensor:
+    def gather(_: Any, where: Group, timeout: float, *__: Any) -> torch.Tensor:
         met.append((where, timeout))
         return GROUPS_OF_RANKS
 

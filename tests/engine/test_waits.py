@@ -78,14 +78,19 @@ class Never:
         return False
 
 
-def test_a_gather_on_gpus_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("ended", "longest"), [(False, 7.0), (True, gather.GRACE_SECONDS)])
+def test_a_gather_on_gpus_ends_in_time(
+    monkeypatch: pytest.MonkeyPatch, ended: bool, longest: float
+) -> None:
     run_clock(monkeypatch, gather)
     monkeypatch.setattr(gather.dist, "get_world_size", lambda _: 2)
     monkeypatch.setattr(gather.dist, "all_gather", lambda *_, **__: Never())
     monkeypatch.setattr(gather.torch, "empty_like", lambda _: None)
     said = cast(Any, SimpleNamespace(device=torch.device("cuda")))
-    with pytest.raises(TimeoutError, match="nothing for 7 s"):
-        gather.gather_in_time(said, cast(Any, None), 7.0, "a test")
+    with pytest.raises(TimeoutError, match="nothing for") as caught:
+        gather.gather_in_time(said, cast(Any, None), 7.0, "a test", lambda: ended)
+    waited = float(str(caught.value).split()[2])
+    assert longest <= waited <= longest + 1
 
 
 def test_a_gather_of_gloo_outlasts_its_thread() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions
 
 from fuscoc_runtime.comm.landing import as_bytes
+from fuscoc_runtime.comm.liveness import GRACE_SECONDS
 from fuscoc_runtime.errors import ProtocolError
 
 POLL_SECONDS = 1e-3
@@ -22,7 +23,12 @@ HEAD_BYTES, FRAME_BYTES = 256, 4096
 
 
 def gather_json(
-    said: Any, group: dist.ProcessGroup, device: torch.device, timeout: float, occasion: str
+    said: Any,
+    group: dist.ProcessGroup,
+    device: torch.device,
+    timeout: float,
+    occasion: str,
+    someone_ended: Callable[[], bool] = lambda: False,
 ) -> list[Any]:
     """What JSON can hold, of every rank that has come to the ``occasion``. Unlike pickle, which
     ``dist.all_gather_object`` takes, it is read without executing anything.
@@ -33,10 +39,11 @@ def gather_json(
     """
     encoded = torch.frombuffer(bytearray(json.dumps(said).encode()), dtype=torch.uint8)
     size = torch.tensor([len(encoded)], dtype=torch.int64, device=device)
-    sizes = gather_in_time(size, group, timeout, occasion).flatten().tolist()
+    given = group, timeout, occasion, someone_ended
+    sizes = gather_in_time(size, *given).flatten().tolist()
     padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
     padded[: len(encoded)] = encoded.to(device)
-    rows = gather_in_time(padded, group, timeout, occasion).cpu()
+    rows = gather_in_time(padded, *given).cpu()
     return [_read(rank, row[:n]) for rank, (row, n) in enumerate(zip(rows, sizes, strict=True))]
 
 
@@ -50,9 +57,14 @@ def _read(rank: int, encoded: Tensor) -> Any:
 
 
 def gather_in_time(
-    tensor: Tensor, group: dist.ProcessGroup, timeout: float, occasion: str
+    tensor: Tensor,
+    group: dist.ProcessGroup,
+    timeout: float,
+    occasion: str,
+    someone_ended: Callable[[], bool] = lambda: False,
 ) -> Tensor:
-    """``tensor`` of every rank of ``group``, equal shapes: [num_ranks, *shape].
+    """``tensor`` of every rank of ``group``, equal shapes: [num_ranks, *shape]. NCCL does not see a
+    rank end, so there ``someone_ended`` is asked.
 
     Raises:
         RuntimeError, TimeoutError: a rank does not come.
@@ -64,10 +76,14 @@ def gather_in_time(
     parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
     work = dist.all_gather(parts, tensor, group=group, async_op=True)
     # NCCL's own wait only orders streams.
-    deadline = time.monotonic() + timeout
+    started = time.monotonic()
+    deadline = started + timeout
     while not work.is_completed():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"nothing for {timeout:g} s")
+        now = time.monotonic()
+        if now > deadline:
+            raise TimeoutError(f"nothing for {now - started:g} s")
+        if someone_ended():
+            deadline = min(deadline, now + GRACE_SECONDS)  # it may have come before
         time.sleep(POLL_SECONDS)
     work.wait()
     return torch.stack(parts)

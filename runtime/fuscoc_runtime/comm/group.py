@@ -102,7 +102,7 @@ class Membership:
         group = self.group
         if group is None:
             return [said]
-        given = said, group, self.device, self.timeout, occasion
+        given = said, group, self.device, self.timeout, occasion, self.liveness.someone_ended
         return self._in_time(occasion, lambda: gather_json(*given))
 
     def meet(self, occasion: str, word: int = 0) -> list[int]:
@@ -117,7 +117,8 @@ class Membership:
         if group is None or not dist.is_initialized():
             return []
         said = torch.tensor([word], device=self.device)
-        heard = self._in_time(occasion, lambda: gather_in_time(said, group, self.timeout, occasion))
+        given = said, group, self.timeout, occasion, self.liveness.someone_ended
+        heard = self._in_time(occasion, lambda: gather_in_time(*given))
         return [int(each) for each in heard]
 
     def _in_time(self, occasion: str, exchange: Callable[[], T]) -> T:
