@@ -9,6 +9,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -384,3 +385,21 @@ def different_calls(
     }
     said = said_by(calls[made[shuffle.rank]])
     return said, said_by(lambda: other.dispatch(**given))
+
+
+def no_memory_amid_a_call(group: Any, artifact: str, topology: str, call: str) -> list[str]:
+    """The last rank has no memory for what it takes to move the rows of a call; what is said of
+    that, of the next, and of one of another shuffle."""
+    opened = partial(Shuffle, artifact, group=group, topology=topology, timeout=10.0)
+    shuffle, other = opened(), opened()
+    rank, last = shuffle.rank, shuffle.topology.num_ranks - 1
+    for each in (shuffle, other):
+        dispatch_some(each, 2, 0)
+    path, none = f"fuscoc_runtime.engine.{call}.PreparedPath", torch.OutOfMemoryError("no memory")
+    said = []
+    with mock.patch(path, side_effect=none) if rank == last else nullcontext():
+        try:
+            said.append(said_by(partial(dispatch_some, shuffle, 5, 1, combine=True)))
+        except torch.OutOfMemoryError as error:
+            said.append(str(error))
+    return said + [said_by(partial(dispatch_some, each, 5, 1)) for each in (shuffle, other)]

@@ -263,6 +263,22 @@ def test_no_memory_for_windows_in_one_node() -> None:
     assert all("s for rank 1 in the" in said for said in found[0])
 
 
+@pytest.mark.parametrize(("topology", "call"), [("1x2", "dispatch"), ("2x1", "combine")])
+def test_no_memory_amid_a_call(topology: str, call: str) -> None:
+    """It comes to no call any more, of no shuffle between nodes; the other names it."""
+    pool = Pool(2)
+    try:
+        found = pool.run(rank_work.no_memory_amid_a_call, 2, path(SMALL), topology, call)
+    finally:
+        pool.close()
+    is_lost = [True, True, topology == "2x1"]
+    own = "[FSR006] rank 1 could not prepare the call: OutOfMemoryError: no memory"
+    assert found[1][0] == "no memory"
+    assert [own in said for said in found[1][1:]] == is_lost[1:]
+    assert ["[FSR020] rank 0 waited" in said for said in found[0]] == is_lost
+    assert ["s for rank 1 in the" in said for said in found[0]] == is_lost
+
+
 def test_closing_names_a_rank_that_has_ended() -> None:
     pool = Pool(2)
     try:

@@ -102,8 +102,9 @@ class ProcessComm:
             communicators.listen(network, listener)
 
     def leave(self, loss: FuscoRuntimeError) -> None:
-        """Come to no call of the others any more, of any shuffle, and let them know."""
-        if self._network is not None:
+        """Come to no call of the others any more, between nodes of no shuffle, and let them know:
+        what they have posted there is of this call."""
+        if self._network is not None and self.members.topology.num_nodes > 1:
             communicators.lose(self._network, self.members.device, loss)
         self.members.liveness.give_up()
 
