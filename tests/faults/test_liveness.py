@@ -386,10 +386,12 @@ child = os.fork()
 if child:
     watch._lock.release()
     raise SystemExit(os.waitpid(child, 0)[1])
+assert watched not in watch._watched
+watch.watch(Watched())
 """
 
 
-def test_a_forked_process_ends_whatever_the_watch_was_doing() -> None:
+def test_a_forked_process_looks_after_its_own_whatever_the_watch_was_doing() -> None:
     command = [sys.executable, "-c", FORKED_WHILE_IT_LOOKS]
     done = subprocess.run(command, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr

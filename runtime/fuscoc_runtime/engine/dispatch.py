@@ -66,11 +66,11 @@ def dispatch(
     Raises, on every rank, whatever is wrong on any of them before anything is moved.
     """
     started = time.perf_counter()
-    machine.num_dispatches += 1
     with machine.tracer.span("plan", "the lists"):
         prepared = problem or _prepare(machine, positional, given, earlier)
         arguments, plan, received = yield from _plan(machine, prepared, earlier)
     planning_ms = (time.perf_counter() - started) * 1e3
+    machine.num_dispatches += 1  # now that all ranks make this call
     reply = None if earlier is None else earlier.reply  # now that it is known to be a handle
 
     windows = yield dispatch_windows(machine, plan.max_rows)
