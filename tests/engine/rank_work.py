@@ -187,6 +187,9 @@ def communicate(group: Any, num_ranks: int) -> None:
                     gathered[peer].float(), torch.full((2, 3), peer).to(dtype).float()
                 )
         assert (yield AllGather(torch.empty(0, 4))).shape == (num_ranks, 0, 4)
+        for count in (479, 480, 481, 5000):  # in a frame, filling it, and beyond
+            gathered = yield AllGather(torch.arange(count) * num_ranks + rank)
+            assert torch.equal(gathered.t().flatten(), torch.arange(count * num_ranks))
         # Rank s sends s * r rows to rank r.
         send = tuple(rank * peer for peer in range(num_ranks))
         rows = torch.cat([torch.full((count, 2), 10 * rank + r) for r, count in enumerate(send)])
