@@ -313,17 +313,18 @@ class DestinationError(FuscoRuntimeError):
 
 @dataclass(eq=False)
 class HopTimeoutError(FuscoRuntimeError):
-    """A wait that ran out. ``hop`` is what was waited for, ``peer`` the rank that did not come."""
+    """A wait that ran out. ``hop`` is what was waited for, ``peer`` the rank that did not come, and
+    ``known`` what is known of it."""
 
     code: ClassVar[str] = "FSR020"
     text: ClassVar[str] = (
-        "rank {rank} waited {seconds:g} s for rank {peer} in the {hop} "
-        "hop: is that rank alive, and did it make the same calls?"
+        "rank {rank} waited {seconds:g} s for rank {peer} in the {hop} hop: {known}"
     )
     rank: int
     hop: str
     peer: int
     seconds: float
+    known: str = "is that rank alive, and did it make the same calls?"
 
 
 @dataclass(eq=False)

@@ -15,10 +15,13 @@ from torch import Tensor
 from torch._C._dynamo.guards import TensorGuards
 from torch.autograd import forward_ad
 
-from fuscoc_runtime.engine.arguments import ALIGNMENT
+from fuscoc_runtime.engine.arguments import ALIGNMENT, lacks_memory
 
 MAX_FORMS = 64
 """Calls of so many different forms are remembered."""
+
+LOW_ADDRESS = 1 << 32
+"""What lies below may be an offset in memory that was freed."""
 
 _data_ptr = Tensor.data_ptr
 
@@ -121,7 +124,9 @@ def addresses(tensors: Sequence[Tensor], beyond: range) -> tuple[int, ...] | Non
     these addresses."""
     found, begin, end = tuple(map(_data_ptr, tensors)), beyond.start, beyond.stop
     for each in found:
-        if not each or each % ALIGNMENT or begin <= each < end:  # a range looks at more numbers
+        if each < LOW_ADDRESS and (not each or any(map(lacks_memory, tensors))):
+            return None
+        if each % ALIGNMENT or begin <= each < end:  # a range looks at more numbers
             return None
     return found
 
