@@ -38,6 +38,10 @@ MAX_SIZE = 2**63 - 1
 ALIGNMENT = 16
 """Kernels assume that every buffer starts at a multiple of so many bytes."""
 
+LOW_ADDRESS = 1 << 32
+"""What lies below may be an offset in memory that was freed. To ask a tensor for its storage takes
+longer."""
+
 T = TypeVar("T")
 
 
@@ -444,10 +448,11 @@ def lacks_memory(tensor: Tensor) -> bool:
     if type(tensor) is FakeTensor:
         return True
     try:
-        is_there = tensor.untyped_storage().data_ptr() != 0
-    except RuntimeError:  # it has none at all
-        is_there = False
-    return not is_there and tensor.numel() > 0 and not tensor._is_zerotensor()
+        if tensor.data_ptr() >= LOW_ADDRESS or tensor.untyped_storage().data_ptr():
+            return False
+    except RuntimeError:  # it has no storage at all
+        pass
+    return tensor.numel() > 0 and not tensor._is_zerotensor()
 
 
 def unit_weights(

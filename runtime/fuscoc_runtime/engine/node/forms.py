@@ -15,13 +15,10 @@ from torch import Tensor
 from torch._C._dynamo.guards import TensorGuards
 from torch.autograd import forward_ad
 
-from fuscoc_runtime.engine.arguments import ALIGNMENT, lacks_memory
+from fuscoc_runtime.engine.arguments import ALIGNMENT, LOW_ADDRESS, lacks_memory
 
 MAX_FORMS = 64
 """Calls of so many different forms are remembered."""
-
-LOW_ADDRESS = 1 << 32
-"""What lies below may be an offset in memory that was freed."""
 
 _data_ptr = Tensor.data_ptr
 

@@ -20,10 +20,10 @@ from torch import Tensor
 from torch._C._dynamo import guards
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine.arguments import ALIGNMENT, lacks_memory
+from fuscoc_runtime.engine.arguments import ALIGNMENT, LOW_ADDRESS, lacks_memory
 from fuscoc_runtime.engine.ends import CallEnd, Ends, Event
 from fuscoc_runtime.engine.node.engine import NodeEngine
-from fuscoc_runtime.engine.node.forms import LOW_ADDRESS, Form, Known, addresses, are_plain
+from fuscoc_runtime.engine.node.forms import Form, Known, addresses, are_plain
 from fuscoc_runtime.engine.node.handle import NodeHandle
 from fuscoc_runtime.engine.node.prepared import NO_TURN, Prepared
 from fuscoc_runtime.engine.node.rings import Launched, RingEntry, ring_size
