@@ -215,7 +215,10 @@ class SlotOutOfRangeError(FuscoRuntimeError):
 
 @dataclass(eq=False)
 class CapacityError(FuscoRuntimeError):
-    """More slots than `capacity max` of the spec lets a rank hold."""
+    """More slots than a rank may hold.
+
+    That is as many as `capacity max` of the spec says; without it there is a limit of 2^47.
+    """
 
     code: ClassVar[str] = "FSR014"
     text: ClassVar[str] = "rank {rank} needs {num_slots} slots; the capacity is {capacity}"
