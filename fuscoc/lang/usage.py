@@ -126,7 +126,7 @@ def _warn_about_coined(scope: Scope) -> None:
     known = {name: symbol.kind for name, symbol in scope.symbols.items() if symbol.kind == CONSTANT}
     known |= dict.fromkeys(BUILTINS, "built-in run-time extent")
     for name, symbol in scope.symbols.items():
-        if symbol.kind not in {EXTENT, SIZE}:
+        if symbol.kind not in {EXTENT, SIZE} or not scope.may_compare(len(known)):
             continue
         like = next((other for other in known if _is_meant(other, name, scope)), None)
         known[name] = symbol.kind
