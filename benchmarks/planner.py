@@ -168,7 +168,7 @@ def render(results: Sequence[Result], num_tokens: int) -> str:
         "seconds for all ranks together.",
         "Routings: uniform, random keys; single, all keys of a token on one random rank; skewed,",
         "keys of Zipf(1.0) popularity.",
-        "`dedup` and `balance` are in the words of the [language](../language.md#dispatch): "
+        "`dedup` and `balance` are in the words of the [language](../language.md#options): "
         "`node, rank` is `dedup(node, rank)`.",
         "`static` is the rule of `balance none`, the default; `auto` chooses among all "
         "rules, of which `rebalance` is one.",

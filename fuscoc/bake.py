@@ -23,6 +23,7 @@ from fuscoc.diagnostics import DiagnosticSink
 from fuscoc.lang.checked import CheckedShuffle
 from fuscoc.lang.scalars import extents
 from fuscoc.manifest import CompiledShuffle, build_manifest, compile_shuffle, with_replies
+from fuscoc.pipeline import parse_module
 from fuscoc.planning.points import points_of
 from fuscoc_runtime.engine.bounds import check_bounds
 from fuscoc_runtime.engine.divisions import check_divisions
@@ -117,7 +118,7 @@ def _plans(
     plans, problems = [], {}
     for topology in topologies if spec.program.is_static else ():
         try:
-            plans.append((topology, make_plan(item.module, spec, topology)))
+            plans.append((topology, make_plan(parse_module(item.dumps["L0"]), spec, topology)))
         except FuscoRuntimeError as error:
             problems[topology] = f"{error.code}: {error.message}"
     if problems:
@@ -129,7 +130,7 @@ def _plans(
 
 
 def make_plan(module: Any, spec: ShuffleSpec, topology: Topology) -> Plan:
-    """The plan of a static shuffle for all ranks of a topology; ``module`` is the shuffle's own.
+    """The plan of a static shuffle for all ranks of a topology; ``module`` is its own at L0.
 
     Raises:
         FuscoRuntimeError: what every dispatch would raise there.

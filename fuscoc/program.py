@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from fuscoc.declared import declared_into_json
-from fuscoc.dialect.base import ops_of, terminator
+from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.into import Into
 from fuscoc.dialect.l0 import (
     DefExtent,
@@ -23,7 +23,7 @@ from fuscoc.dialect.l0 import (
 from fuscoc.dialect.l2 import Descriptors, Exchange
 from fuscoc.dialect.l3 import ForEachPoint, Launch
 from fuscoc.dialect.path import Path
-from fuscoc.dialect.relation import Point, must_be_apart
+from fuscoc.dialect.relation import Apart
 from fuscoc.lang import checked
 from fuscoc.lang.padding import PADDINGS
 from fuscoc.lang.scope import BUILTINS
@@ -91,18 +91,17 @@ def into_json(
 
 
 def _relation(shuffle: Any, kernel_name: KernelName) -> dict[str, Any]:
-    point = terminator(shuffle, 1, Point)
-    addresses = ["src_offset", *(f"src_stride{i}" for i in range(len(point.src_strides)))]
-    place = "key" if isinstance(shuffle.follow("target"), DefPacked) else "slot"
-    kernel, extents = shuffle.read("relation_kernel"), shuffle.read("extents_kernel")
-    (loop,) = ops_of(shuffle.follow("relation_kernel"), ForEachPoint)
+    kernel, extents = shuffle.follow("relation_kernel"), shuffle.read("extents_kernel")
+    values = [argument["value"] for argument in kernel.read("args")]
+    outputs = values[values.index("source") :]  # of it, addresses, rank and key or slot
+    (loop,) = ops_of(kernel, ForEachPoint)
     return {
-        "kernel": kernel_name(kernel),
+        "kernel": kernel_name(kernel.read("sym_name")),
         "extents_kernel": extents and kernel_name(extents),
         "block": loop.read("block"),
-        "outputs": ["source", *addresses, "rank", place],
-        "addresses": addresses,
-        "apart": must_be_apart(point),
+        "outputs": outputs,
+        "addresses": outputs[1:-2],
+        "apart": bool(ops_of(kernel, Apart)),
     }
 
 

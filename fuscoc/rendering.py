@@ -14,6 +14,7 @@ error[FSC011]: `by_tokn` is not declared
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 from unicodedata import east_asian_width
@@ -88,7 +89,9 @@ def _cropped(text: str, marks: list[str]) -> tuple[str, list[str]]:
 
     What a mark has beyond that part is left out; one that lies beyond it stands at the end.
     """
-    ends = list(accumulate(map(_columns, text)))
+    ends: Sequence[int] = range(1, len(text) + 1)
+    if not text.isascii():
+        ends = list(accumulate(map(_columns, text)))
     if not ends or ends[-1] <= MOST_COLUMNS:
         return text, marks
     first = min(len(each) - len(each.lstrip()) for each in marks)
@@ -139,9 +142,13 @@ def _fixed_lines(fix: Fix, source: SourceFile) -> list[tuple[int, str, str]]:
 def _shown(text: str) -> str:
     """A source line as printed: tabs expanded, control characters made visible."""
     text = text.expandtabs(TAB)
+    if text.isprintable():  # as nearly all lines are, which may be long
+        return text
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def _columns(text: str) -> int:
     """Columns that the text takes in a terminal: wide characters count twice."""
+    if text.isascii():
+        return len(text)
     return sum(2 if east_asian_width(char) in "WF" else 1 for char in text)

@@ -49,7 +49,9 @@ class SourceFile:
 
     def line_text(self, line: int) -> str:
         """The text of a 1-based line, without its newline."""
-        return self.text.split("\n")[line - 1].removesuffix("\r")
+        begin = self._line_starts[line - 1]
+        end = self.text.find("\n", begin)
+        return self.text[begin : end if end >= 0 else None].removesuffix("\r")
 
     def lines(self, span: Span) -> range:
         """The 1-based lines that a span has characters of."""

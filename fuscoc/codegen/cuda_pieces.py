@@ -305,7 +305,7 @@ def _sizes(shuffle: CudaShuffle, points: Any, domain: Domain, outer: Any) -> Ite
     region = Region(text, {argument: "entry"})
     inner = [value for i, value in enumerate(domain.extents) if i not in outer]
     extents = [region.value(value) for value in inner]
-    cells = region.value(domain.cells)
+    (cells,) = map(region.value, domain.cells)
     tests = [f"u64({value}) < u64({MOST})" for value in extents]
     tests += [f"{lhs} % {rhs} == 0" for lhs, rhs in region.exact]
     product = " * ".join(extents) or "1"

@@ -27,7 +27,15 @@ from fuscoc.dialect.base import terminator
 from fuscoc.dialect.l3 import ForEachPoint
 from fuscoc.dialect.l3_values import LoadScalar, StoreScalar
 from fuscoc.dialect.mlir import arith, ir
-from fuscoc.dialect.relation import Domain, Extent, Lookup, Point, Relate
+from fuscoc.dialect.relation import (
+    Apart,
+    Domain,
+    Extent,
+    Lookup,
+    Point,
+    Relate,
+    must_be_apart,
+)
 
 BLOCK = 512
 NUM_WARPS = 8
@@ -42,7 +50,7 @@ def build_extents(shuffle: Any) -> str:
     Returns its name.
     """
     domain = terminator(shuffle, 0, Domain)
-    roots = [*list(domain.extents)[1:], domain.cells]
+    roots = [*list(domain.extents)[1:], *domain.cells]
     arguments = [
         scalar("num_outer"),
         *(array(name) for name in ("points", "cells", "status")),
@@ -95,6 +103,8 @@ def build_relation(shuffle: Any) -> str:
     arguments[2:2] = of_spec(_spec_arguments(shuffle, roots), arguments)
     name = f"{shuffle.read('sym_name')}_relation"
     with kernel(name, arguments, NUM_WARPS) as values:
+        if must_be_apart(point):
+            Apart.build()
         loop = ForEachPoint.build(values["num_points"], block=BLOCK)
         block = body_of(loop, "point")
         with ir.InsertionPoint(block):

@@ -46,6 +46,7 @@ from fuscoc.dialect.l3_values import (
     vector_of,
 )
 from fuscoc.dialect.mlir import ir
+from fuscoc.dialect.relation import Apart
 from fuscoc.source import SourceFile
 
 INDENT = "    "
@@ -186,6 +187,8 @@ class _Printer:
             case StoreScalar():
                 where = f"{self.text(op.array).text} + {self.text(op.index).inside(4)}"
                 self.line(f"tl.store({where}, {self.text(op.value).text}, mask={self.live})")
+            case Apart():
+                pass  # the engine looks at what is stored here
             case _:
                 if not self.inline(op):
                     self.bind(op.operation.result, expression(op, self.text).text)

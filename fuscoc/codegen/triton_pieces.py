@@ -148,7 +148,7 @@ class _Printer:
         region = Region(text, {argument: "entry"})
         inner = [value for i, value in enumerate(self.domain.extents) if i not in self.outer]
         extents = [region.value(value) for value in inner]
-        cells = region.value(self.domain.cells)
+        (cells,) = map(region.value, self.domain.cells)
         tests = [f"({each} >= 0) & ({each} < {MOST})" for each in extents]
         tests += [f"({lhs} % {rhs} == 0)" for lhs, rhs in region.exact]
         tests.append(f"({cells} >= 0)")

@@ -18,12 +18,12 @@ def doctor(
     """Look at this machine: what of fuscoc can run here, and why not the rest.
 
     Versions, GPUs and which of them are peers, compilers, /dev/shm and the cache, the network, and
-    the environment variables that matter. What is `ready` works; what is `absent` takes something
-    that this machine has not, such as a GPU; what is `broken` could work here, and the reason says
-    what is in the way.
+    the environment variables that matter. What is `ready` works. What is `absent` needs something
+    that this machine does not have, such as a GPU. What is `broken` could work here, and the reason
+    says what is in the way.
 
-    Libraries and drivers are looked at in processes of their own, which end within a minute,
-    whatever they do. Nothing is left on the machine.
+    Libraries and drivers are tried in processes of their own, which end within a minute, even if
+    one hangs. Nothing is left on the machine.
 
     Exit code: 0 if nothing is broken, 1 if something is, 2 if the command line is wrong.
 

@@ -32,9 +32,9 @@ def fmt(
     """Write specs in their one form: indented, aligned in columns, at most 100 wide.
 
     Only space changes, and the comma behind the last field of a segment: where there is one, each
-    field gets a line of its own. Comments stay at their words, in their column if they share one.
-    A file is written whole, or not at all; one with syntax errors is left as it is, and they are
-    shown. What is given on standard input is written to standard output.
+    field gets a line of its own. Comments stay beside their words. Comments that share a column go
+    on sharing one. A file is written whole, or not at all. One with syntax errors is left as it is,
+    and the errors are shown. What is given on standard input is written to standard output.
 
     Exit code: 0 if all is well, 1 if a file has syntax errors, or would change with --check or
     --diff, 2 if the command line is wrong.

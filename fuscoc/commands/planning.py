@@ -48,7 +48,8 @@ def plan(
         typer.Option(help="uniform, single-node, zipf:EXPONENT, imbalanced or a .npy/.npz file."),
     ] = "uniform",
     tokens: Annotated[
-        int | None, typer.Option(min=0, help="Extent of a rank's outermost index [4096 or 32].")
+        int | None,
+        typer.Option(min=0, help="Extent of a rank's outermost index [4096; dense target: 32]."),
     ] = None,
     balance: Annotated[
         Balance | None, typer.Option(help="Who forwards what [as the spec says].")

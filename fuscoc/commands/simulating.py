@@ -23,18 +23,23 @@ def simulate(
         str, typer.Option(help="A cluster of the package, or a .toml file of your own.")
     ] = "h100-8x8-roce",
     tokens: Annotated[
-        int | None, typer.Option(min=0, help="Extent of a rank's outermost index [4096 or 32].")
+        int | None,
+        typer.Option(min=0, help="Extent of a rank's outermost index [4096; dense target: 32]."),
     ] = None,
     traffic: Annotated[
         str,
         typer.Option(help="uniform, single-node, imbalanced, zipf:EXPONENT or a .npy/.npz file."),
     ] = "uniform",
     against: Annotated[
-        str, typer.Option(help="Contenders: naive, deduplicated, fusco, fast, spec.")
+        str, typer.Option(help="Contenders: spec, fixed, naive, deduplicated, fusco, fast.")
     ] = "",
     ablate: Annotated[bool, typer.Option("--ablate", help="Switch parts off, one by one.")] = False,
     sweep: Annotated[
-        str | None, typer.Option(metavar="NAME=V,V", help="tokens, nic, nvlink, hbm or latency.")
+        str | None,
+        typer.Option(
+            metavar="NAME=V,V",
+            help="tokens; nic, nvlink or hbm in GB/s; latency in µs; or oversubscription.",
+        ),
     ] = None,
     layers: Annotated[int, typer.Option(min=1, help="Layers of the model that shuffle.")] = 1,
     shuffle: ShuffleName = None,
@@ -49,9 +54,9 @@ def simulate(
 ) -> None:
     """Simulate a shuffle on a cluster that need not be there: times, loads, contenders, memory.
 
-    The compiled program and its plan run in a flow-level simulation: copies, exchanges, signals and
-    waits on links that share their bandwidth fairly. docs/simulation.md says how well that agrees
-    with measurements.
+    The compiled program and its plan are simulated as flows: copies and exchanges on links that
+    share their bandwidth fairly, with signals and waits between them. It needs no GPU.
+    docs/simulation.md says how well that agrees with measurements.
 
     Exit code: 0, or 1 if the spec or the cluster has errors or the routing does not fit, or 2 if
     the command line is wrong.

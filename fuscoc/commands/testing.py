@@ -19,7 +19,9 @@ from fuscoc.commands.options import (
 
 def property_test(
     spec: Spec,
-    examples: Annotated[int, typer.Option(min=1, help="Generated cases of every property.")] = 200,
+    examples: Annotated[
+        int, typer.Option(min=1, help="Cases to plan; a tenth as many are executed.")
+    ] = 200,
     seed: Annotated[int | None, typer.Option(help="Repeat a run.")] = None,
     replay: Annotated[
         Path | None,
@@ -32,7 +34,7 @@ def property_test(
         list[str] | None,
         typer.Option(
             metavar="NODESxRANKS",
-            help="Draw this cluster only, e.g. 2x4; may be repeated [up to 8x8; kernels: 3x2].",
+            help="Draw this cluster only, e.g. 2x4; may be repeated [up to 8x8, to execute 3x2].",
         ),
     ] = None,
     shuffle: ShuffleName = None,
@@ -40,7 +42,8 @@ def property_test(
 ) -> None:
     """Property-test a spec: random clusters, sizes and routings, against the reference.
 
-    A failure is shrunk, explained and saved, so that --replay checks it again. It needs
+    Plans are checked against invariants, and kernels, which are interpreted, against the reference.
+    A failure is shrunk, explained and saved, so that --replay checks it again. The command needs
     `pip install 'fuscoc[test]'`.
 
     Exit code: 0 if every property held, 1 if one failed, 2 if the command line is wrong.

@@ -197,17 +197,21 @@ class _Builder:
         for index in self.checked.domain:
             with self.loc(index.span):
                 extents.append(scalars.extent(index.extent))
+        relation.Domain.build([self.cells(scalars)] if self.ragged else [], extents)
+
+    def cells(self, scalars: _Scalars) -> Any:
+        """Those of an outer entry of the source."""
         first, *others = self.checked.source.dims[1:] or (Const(1),)
         with self.loc(self.checked.source.span):
             cells = scalars.extent(first)
             for dim in others:
                 cells = arith.muli(cells, scalars.extent(dim))
-        relation.Domain.build(cells, extents)
+        return cells
 
     def relation(self, scalars: _Scalars) -> None:
         checked, source, target = self.checked, self.checked.source, self.checked.target
         with self.loc(source.span):
-            dims = [scalars.extent(dim) for dim in source.dims]
+            dims = [scalars.extent(dim) for dim in source.dims[1:]]
         starts = []
         for subscript in source.subscripts:
             with self.loc(subscript.span):

@@ -11,13 +11,14 @@ from typing import Any
 from fuscoc.dialect.attrs import Array, Flag, Integer, Ref, Text, VerifyError, attributes
 from fuscoc.dialect.base import Op, check_role, entry_block, ops_of, terminator
 from fuscoc.dialect.dtypes import DType
+from fuscoc.dialect.expressions import expression
 from fuscoc.dialect.fsc import Fsc
 from fuscoc.dialect.l0 import LEAVING, DefPacked, check_relation, shuffle_of
 from fuscoc.dialect.l2 import TokenType
 from fuscoc.dialect.l3_values import Cast, Merge, Scale, vector_of
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.dialect.pieces import Piece
-from fuscoc.dialect.relation import Lookup, Point, must_be_apart
+from fuscoc.dialect.relation import Domain, Drop, Lookup, Point, must_be_apart
 from fuscoc.dialect.runs import RUNS
 
 
@@ -87,6 +88,17 @@ class NodePoints(NodeOp, name="node_points", traits=[ir.IsIsolatedFromAboveTrait
     @classmethod
     def check_regions(cls, op):
         check_relation(op)
+        shuffle = shuffle_of(op)
+        if "relation_kernel" not in shuffle.attributes and _said(op) != _said(shuffle):
+            raise VerifyError("evaluates another relation than its shuffle")
+
+
+def _said(op):
+    """What the regions of an operation say, as trees."""
+    ends = [terminator(op, 0, Domain), terminator(op, 1, Point)]
+    drops = [each for each in entry_block(op, 1) if isinstance(each, Drop)]
+    trees = [[expression(each) for each in end.operands] for end in (*ends, *drops)]
+    return trees, must_be_apart(ends[1])
 
 
 class NodeCount(NodeOp, name="node_count"):

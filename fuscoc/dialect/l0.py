@@ -174,8 +174,9 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
     extents may look inputs up at the outermost index. ``casts`` says which
     fields arrive as another element type than they leave as. ``runs`` is added by
     coalesce-segments: see ``fuscoc.dialect.runs``; ``relation_kernel`` and, in a ragged shuffle,
-    ``extents_kernel`` are the regions as kernels, which specialise-kernels adds. ``node`` says
-    which kernels of fixed capacity inside one node it can have, until fuse-node fuses them.
+    ``extents_kernel`` are the regions as kernels, which specialise-kernels puts in their place.
+    ``node`` says which kernels of fixed capacity inside one node it can have, until fuse-node fuses
+    them.
 
     ::
 
@@ -186,7 +187,7 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
         }, {
         ^bb0(%n: i64, %i: i64, %j: i64):
           ...
-          "fsc.relate"(%rank, %slot, %n, %y, %x, %images, %height, %width) {...} : (...) -> ()
+          "fsc.relate"(%rank, %slot, %n, %y, %x, %height, %width) {...} : (...) -> ()
         }) {fanout = 1 : i64, indices = ["n", "i", "j"], num_source_dims = 3 : i64,
             ragged = 1 : i64, segment = @spec.patch, source = @spec.pictures,
             sym_name = "vit_patches", target = @spec.sequence} : () -> ()
@@ -236,6 +237,9 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
 
     @classmethod
     def check_regions(cls, op):
+        if "relation_kernel" in op.attributes:
+            check_no_regions(op)
+            return
         check_relation(op)
         point = terminator(op, 1, Relate, Point)
         if isinstance(point, Point) != ("runs" in op.attributes):
@@ -272,7 +276,15 @@ def check_relation(op):
     extents = terminator(op, 0, Domain)
     if len(extents.extents) != num_indices:
         raise VerifyError(f"has {num_indices} indices but {len(extents.extents)} extents")
+    if len(extents.cells) != op.read("ragged"):
+        raise VerifyError("needs the cells of an outer entry exactly where it is ragged")
     _check_fanout(op, list(extents.extents)[op.read("num_source_dims") :])
+
+
+def check_no_regions(op):
+    """Raise VerifyError unless the regions of an operation are those of its kernels alone."""
+    if any(len(list(region.blocks)) for region in op.regions):
+        raise VerifyError("must not have a relation beside that of its kernel")
 
 
 def _check_fanout(op, extents):

@@ -9,12 +9,13 @@ from fuscoc.lang.dtypes import INTEGERS
 
 
 class Domain(Op, name="domain", traits=[ir.IsTerminatorTrait]):
-    """End of a domain region: the cells of one outer source entry, and every index's extent.
+    """End of a domain region: every index's extent. In a ragged shuffle ``cells`` has one value,
+    the cells of an outer source entry.
 
-    ``"fsc.domain"(%cells, %tokens, %topk) : (i64, i64, i64) -> ()``
+    ``"fsc.domain"(%tokens, %topk) : (i64, i64) -> ()``
     """
 
-    cells: ext.Operand[I64]
+    cells: ext.Sequence[ext.Operand[I64]]
     extents: ext.Sequence[ext.Operand[I64]]
 
     @classmethod
@@ -25,12 +26,13 @@ class Domain(Op, name="domain", traits=[ir.IsTerminatorTrait]):
 class Relate(Op, name="relate", traits=[ir.IsTerminatorTrait]):
     """End of a relation region: a block of source cells goes to a place on a rank.
 
-    The block begins at ``starts`` and has ``lengths`` cells in each dimension of the source, whose
-    extents at this point are ``dims``. ``place`` is the key of a packed target, the slot of a dense
-    one. A rank or key of -1 drops the point. A segment has the block's cells row-major; with an
-    ``order``, in that of loops over these dimensions, outermost first, all those of several cells.
+    The block begins at ``starts`` and has ``lengths`` cells in each dimension of the source;
+    ``dims`` are the extents of all but the outermost one, which no address depends on. ``place`` is
+    the key of a packed target, the slot of a dense one. A rank or key of -1 drops the point. A
+    segment has the block's cells row-major; with an ``order``, in that of loops over these
+    dimensions, outermost first, all those of several cells.
 
-    ``"fsc.relate"(%rank, %key, %t, %tokens) {lengths = [1 : i64]} : (i64, i64, i64, i64) -> ()``
+    ``"fsc.relate"(%rank, %key, %t) {lengths = [1 : i64]} : (i64, i64, i64) -> ()``
     """
 
     attrs = attributes(lengths=Array(Integer(1)), order=Array(Integer(0), optional=True))
@@ -43,8 +45,8 @@ class Relate(Op, name="relate", traits=[ir.IsTerminatorTrait]):
     def check(cls, op):
         _check_inside_shuffle(op)
         num = len(op.read("lengths"))
-        if len(op.starts) != num or len(op.dims) != num:
-            raise VerifyError(f"needs {num} starts and {num} dims, one for each of its lengths")
+        if len(op.starts) != num or len(op.dims) != num - 1:
+            raise VerifyError(f"needs {num} starts, one for each of its lengths, and a dim less")
         order = op.read("order") or ()
         several = [dim for dim, length in enumerate(op.read("lengths")) if length > 1]
         if order and (sorted(order) != several or list(order) == several):
@@ -164,15 +166,16 @@ class Drop(Op, name="drop"):
 class Apart(Op, name="apart"):
     """No two segments of a rank may begin with the same source cell, which inputs decide.
 
-    It stands in a relation region of a shuffle that goes back, where segments that share a cell
-    begin with the same one: a run sees by the first cells of those that move whether any do.
+    It stands in a relation region of a shuffle that goes back, and then in its kernel, where
+    segments that share a cell begin with the same one: a run sees by the first cells of those that
+    move whether any do.
 
     ``"fsc.apart"() : () -> ()``
     """
 
     @classmethod
     def check(cls, op):
-        _check_inside_shuffle(op)
+        _check_inside_shuffle(op, "fsc.kernel")
 
 
 class CellBase(Op, name="cell_base", traits=[ext.Pure]):

@@ -19,18 +19,23 @@ from fuscoc_runtime.errors import ERRORS
 
 HEAD = """# Errors
 
-Every error and warning has a code that never changes its meaning. `fuscoc explain-error FSC012`
-prints what is said here; [diagnostics](diagnostics.md) describes their forms for editors and other
-programs. Codes `FSC...` are about specs, codes `FSR...` are raised while a shuffle runs. This page
-is generated from the definitions: `make docs`.
+This page explains every error and warning. Each has a code that never changes its meaning. Codes
+`FSC...` are about specs; each has a spec with the mistake, what the compiler says about it, and a
+spec without. Codes `FSR...` are raised [while a shuffle runs](#while-a-shuffle-runs).
+
+`fuscoc explain-error FSC012` prints what is said here. [Diagnostics](diagnostics.md) describes the
+forms of errors for editors and other programs. The page is generated from the definitions by
+`make docs`.
 """
 RUNTIME = """# While a shuffle runs
 
 These are Python exceptions, `fuscoc_runtime.errors.FuscoRuntimeError` with a `code`. They carry
-what their message says as attributes. What is wrong with a call is raised on all ranks. With
-`max_sources` it is raised by the call on the rank that is wrong, and what kernels find (FSR017 to
-FSR019, FSR022 to FSR028, FSR031 and FSR033) by `check`, `stats` and `close`. Failures of ranks or
-of the network (FSR020, FSR021) are raised where they are noticed.
+what their message says as attributes.
+
+- Without `max_sources`, what is wrong with a call is raised on all ranks.
+- With `max_sources` it is raised by the call on the rank that is wrong. What kernels find (FSR017
+  to FSR019, FSR022 to FSR028, FSR031 and FSR033) is raised by `check`, `stats` and `close`.
+- Failures of ranks or of the network (FSR020, FSR021) are raised where they are noticed.
 """
 SPEC = "spec.fsc"
 

@@ -92,16 +92,17 @@ def _summary(shuffle: ShuffleSpec, values: Mapping[str, int]) -> list[str]:
         room = f"at most {target.capacity:,} slots" if target.capacity else "slots for what arrives"
         together = f", {target.group:,} together" if target.group > 1 else ""
         lines.append(
-            f"`{target.layout}` is packed: {target.num_keys:,} keys, placed on ranks {owner}"
-            f"{together}, each "
-            f"from a multiple of {target.align:,} on; {room}."
+            f"`{target.layout}` is packed by {target.num_keys:,} keys, which are placed on ranks "
+            f"{owner}{together}. A rank has {room}."
         )
+        if target.align > 1:
+            lines.append(f"The slots of a key begin at a multiple of {target.align:,}.")
         if target.compact:
             lines.append("It is compact: a rank holds a segment once, and its slots refer to it.")
         if target.distinct:
-            lines.append("Its keys are distinct: one holds a segment once.")
+            lines.append("Its keys are distinct: a segment goes to a key once.")
     else:
-        lines.append(f"`{target.layout}` has the slots that the spec computes.")
+        lines.append(f"`{target.layout}` is dense: the spec computes its slots.")
     if shuffle.into is not None:
         memory = f"`{shuffle.into.argument}`, memory that the call is given"
         does = "copies them into" if shuffle.into.kind == "copy" else "adds them to"
@@ -164,7 +165,7 @@ def _typed(field: FieldSpec) -> str:
 
 
 UNCHANGED = (
-    "nothing that it depends on changes. Kernels that plan on GPUs by themselves do so in every "
+    "it depends on nothing that changes. Kernels that plan on GPUs by themselves do so in every "
     "call."
 )
 
@@ -273,9 +274,9 @@ def _buffers(shuffle: ShuffleSpec, values: Mapping[str, int], plan: Plan | None)
     held = [each.name for each in found if each.name in facts.WINDOWS]
     use = f"what peers store into: {', '.join(held)} and signals"
     table.add_row("windows", use, "", "", escape(_size(windows)))
-    whose = "Of the rank with most rows." if plan else "If all ranks have as many segments."
+    whose = "Of the rank with most rows." if plan else "If all ranks have equally many segments."
     *some, last = [each.name for each in found if each.name in facts.TRAVELLING]
-    table.caption = f"{whose} There are {', '.join(some)} and {last} for as long as a call lasts."
+    table.caption = f"{whose} {', '.join(some)} and {last} are there while a call lasts."
     return table
 
 
@@ -375,7 +376,9 @@ def _path_rows(table: Table, name: str, path: PathSpec) -> None:
 
 def _backends(shuffle: ShuffleSpec, topology: Topology | None) -> Table:
     where = f" on {topology}" if topology else ""
-    table = titled_table(f"Backends{where}, the first that can runs it", ["kernels", "", "why"], [])
+    table = titled_table(
+        f"Backends{where}: the first that can, runs it", ["kernels", "", "why"], []
+    )
     for each in backends(shuffle, topology):
         style = "green" if each.usable else "yellow"
         answer = "yes" if each.usable else "no"

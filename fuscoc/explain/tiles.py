@@ -83,9 +83,8 @@ def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str
         "num_passes": f"the fewest parts of a row of {row_bytes:,} B of which {ROWS_IN_FLIGHT} "
         f"{fits}",
         "dispatch_rows": "a warp moves a row" if tile["dispatch_rows"] == 1 else "a lane moves one",
-        "dispatch_warps": f"as many times {tile['dispatch_rows'] * tile['buffer_bytes']:,} B of a "
-        f"warp as {fits}, "
-        f"at most {MAX_DISPATCH_WARPS}",
+        "dispatch_warps": f"as many warps, of {tile['dispatch_rows'] * tile['buffer_bytes']:,} B "
+        f"each, as {fits}, at most {MAX_DISPATCH_WARPS}",
     }
     if moves:
         found["sorted_rows"] = (
@@ -131,7 +130,7 @@ def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
         }
     planned = {
         "plan_points": "points that a program compares with each other, one a lane",
-        "plan_tiles": "times as many that it takes one after the other",
+        "plan_tiles": "tiles of so many points that it takes one after the other",
         "plan_block": "keys whose counts it holds at once",
     }
     if tile["sorted_rows"] > 1:
@@ -142,8 +141,8 @@ def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
         }
     return planned | {
         "plan_keys": "keys whose counts a program exchanges, or all if they are fewer",
-        "row_parts": f"the fewest parts of a row of {row_bytes:,} B, as long as it ever is, that "
-        f"fit into registers, {PART_BYTES:,} B",
+        "row_parts": f"the fewest parts of a row, at its longest {row_bytes:,} B, that fit into "
+        f"registers, {PART_BYTES:,} B",
         "row_warps": f"a power of two that holds a part, {BYTES_PER_LANE} B a lane",
         "tile_rows": "rows that a program moves at once: several where none has more than "
         f"{TILE_ROW_BYTES:,} B, and each goes to one slot and comes back as it is",

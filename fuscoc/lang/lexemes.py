@@ -23,8 +23,9 @@ CLOSERS = {"[": "]", "(": ")", "{": "}"}
 _MARKS = frozenset(["->", "..", *"[](){},:=.+-*/%"])
 _WORD = re.compile(r"[A-Za-z_]")
 # Marks of other languages are read as a whole, so that none is taken for a part of it. No right
-# text has one: its parts never stand side by side.
-_FOREIGN = r"<-+>*|--+>+|->>+|=+>+|==+|[<>!]=|:=|::+|\.\.\.+|\.\.[=<]|\*\*+"
+# text has one: its parts never stand side by side. A row of dashes is gone through once, from its
+# first one on.
+_FOREIGN = r"<-+>*|(?<!-)--+>+|->>+|=+>+|==+|[<>!]=|:=|::+|\.\.\.+|\.\.[=<]|\*\*+"
 _NUMBER = r"[0-9][0-9_]*(?:\.[0-9][0-9_]*)?"
 _LEXEME = re.compile(rf"//[^\n]*|[A-Za-z_][A-Za-z0-9_]*|{_NUMBER}|{_FOREIGN}|->|\.\.|[^ \t\r\n]")
 

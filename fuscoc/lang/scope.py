@@ -32,6 +32,10 @@ CONSTANT, INDEX, SEGMENT, LAYOUT, VIEW = "constant", "index", "segment", "layout
 ROUTE, WEIGHT, EXTENT, SIZE = "route", "weight", "run-time extent", "per-index input"
 REPLY = "reply"
 
+# Pairs of names of one shuffle that are compared in all, to see whether one is meant for the other.
+# No person's text has as many; a generated one may have thousands of names, and of errors.
+MOST_COMPARED = 100_000
+
 # Run-time extents of every shuffle, known without being declared.
 BUILTINS = {"rank": "the executing rank", "ranks": "the number of ranks"}
 
@@ -141,6 +145,7 @@ class Scope:
     weights: dict[str, WeightInfo] = field(default_factory=dict)
     placements: dict[str, Placement] = field(default_factory=dict)
     bounds: list[Bound] = field(default_factory=list)  # that nobody could prove
+    compared: int = 0  # pairs of names
     misplaced: bool = False  # a `place` of something that is no index was reported
 
     # The keywords and all words of declarations with a syntax error, and whether those may declare
@@ -247,13 +252,19 @@ class Scope:
         )
         return None
 
+    def may_compare(self, count: int) -> bool:
+        """Whether a name may be compared with so many more."""
+        self.compared += count
+        return self.compared <= MOST_COMPARED
+
     def unknown(self, ident: ast.Ident | ast.Name, kinds: Iterable[str], wanted: str) -> None:
         kinds = tuple(kinds)
         if self.may_declare(ident.name) or (
             "index" in self.broken and {EXTENT, SIZE} & set(kinds)  # which its extent introduces
         ):
             return
-        candidates = [name for name, symbol in self.symbols.items() if symbol.kind in kinds]
+        known = self.symbols.items() if self.may_compare(len(self.symbols)) else ()
+        candidates = [name for name, symbol in known if symbol.kind in kinds]
         fix = spelling(ident.name, ident.span, candidates)
         if fix is not None and fix.replacement in self.doubtful:
             return  # the syntax error may be in the name that was meant
@@ -277,6 +288,8 @@ class Scope:
 
         ``safe`` says that the name can have been meant for nothing else.
         """
+        if not self.may_compare(len(self.symbols)):
+            return None
         constants = [n for n, symbol in self.symbols.items() if symbol.kind == CONSTANT]
         fix = spelling(name, span, (n for n in constants if is_slip(name, n) or is_plural(name, n)))
         if fix is None:

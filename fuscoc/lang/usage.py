@@ -126,7 +126,7 @@ def _warn_about_coined(scope: Scope) -> None:
     known = {name: symbol.kind for name, symbol in scope.symbols.items() if symbol.kind == CONSTANT}
     known |= dict.fromkeys(BUILTINS, "built-in run-time extent")
     for name, symbol in scope.symbols.items():
-        if symbol.kind not in {EXTENT, SIZE}:
+        if symbol.kind not in {EXTENT, SIZE} or not scope.may_compare(len(known)):
             continue
         like = next((other for other in known if _is_meant(other, name, scope)), None)
         known[name] = symbol.kind
@@ -153,8 +153,9 @@ def _is_meant(known: str, name: str, scope: Scope) -> bool:
 def _warn_about_unused(shuffle: ast.Shuffle, checked: CheckedShuffle, scope: Scope) -> None:
     """Report every name and every placement of a correct shuffle that it does without."""
     removals = _removals(shuffle, scope)
+    needed = {*checked.extents, *(given.name for given in checked.inputs)}
     for name, symbol in scope.symbols.items():
-        if name not in scope.used:
+        if name not in scope.used and not _introduces(name, needed, scope):
             message = f"the {symbol.kind} `{name}` is never used"
             scope.sink.report("FSC090", symbol.span, message, fix=removals.get(name))
     used = checked.target.placement if isinstance(checked.target, PackedTarget) else None
@@ -163,6 +164,13 @@ def _warn_about_unused(shuffle: ast.Shuffle, checked: CheckedShuffle, scope: Sco
             message = f"the placement of `{name}` is never used"
             fix = Fix(scope.sink.source.widened(placement.span), "", "remove it")
             scope.sink.report("FSC090", placement.span, message, fix=fix)
+
+
+def _introduces(index: str, needed: Iterable[str], scope: Scope) -> bool:
+    """Whether the extent of an index introduces one of the names ``needed``."""
+    span = scope.extent_spans.get(index)
+    symbols = (scope.symbols[name] for name in needed if name in scope.symbols)
+    return span is not None and any(span.start <= each.span.start < span.end for each in symbols)
 
 
 def _removals(shuffle: ast.Shuffle, scope: Scope) -> dict[str, Fix]:

@@ -33,7 +33,8 @@ def run(module: Any) -> None:
         _check_extents(shuffle, extents)
         _check_raggedness(shuffle, relate, extents, dims)
         _check_source(shuffle, relate, dims)
-        _check_cells(domain, dims)
+        for cells in domain.cells:
+            _check_cells(domain, expression(cells), dims)
         _check_target(shuffle, relate)
     for combine in ops_of(module, Combine):
         _check_combine(combine)
@@ -58,23 +59,25 @@ def _check_raggedness(
 
 def _check_source(shuffle: Any, relate: Any, dims: list[Expression]) -> None:
     starts = [expression(value) for value in relate.starts]
-    for i, (start, length, dim) in enumerate(
-        zip(starts, relate.read("lengths"), dims, strict=True)
-    ):
-        if arguments(dim) - {0}:
-            raise PassError(relate, f"has a dim {i} that depends on an inner index")
+    for i, start in enumerate(starts):
         if any(number >= shuffle.read("num_source_dims") for number in arguments(start)):
             raise PassError(relate, f"has a start {i} that differs between copies of a segment")
+        if isinstance(start, int) and start < 0:
+            raise PassError(relate, f"has a block that leaves dim {i}")
+    inner = zip(starts[1:], relate.read("lengths")[1:], dims, strict=True)
+    for i, (start, length, dim) in enumerate(inner, 1):
+        if arguments(dim) - {0}:
+            raise PassError(relate, f"has a dim {i} that depends on an inner index")
         end = start + length if isinstance(start, int) else length
-        if (isinstance(start, int) and start < 0) or (isinstance(dim, int) and end > dim):
+        if isinstance(dim, int) and end > dim:
             raise PassError(relate, f"has a block that leaves dim {i}")
 
 
-def _check_cells(domain: Any, dims: list[Expression]) -> None:
-    cells = Monomial(1)
-    for dim in dims[1:]:
-        cells = cells * monomial(dim)
-    if monomial(expression(domain.cells)) != cells:
+def _check_cells(domain: Any, cells: Expression, dims: list[Expression]) -> None:
+    wanted = Monomial(1)
+    for dim in dims:
+        wanted = wanted * monomial(dim)
+    if monomial(cells) != wanted:
         raise PassError(domain, "counts other cells than its source's inner dims")
 
 

@@ -81,10 +81,11 @@ def block_loops(
 ) -> tuple[int, list[Loop]]:
     """The cells of one contiguous run, and the loops around it, outermost first.
 
+    ``dims`` are the extents of the dimensions but the outermost.
     ``order`` are the dimensions as the segment has them, if that is not as the source does.
     """
     strides = [Monomial(1)]
-    for size in reversed(dims[1:]):
+    for size in reversed(dims):
         strides.insert(0, strides[0] * size)
     loops: list[Loop] = []
     for dim in reversed(order or range(len(lengths))):
@@ -108,12 +109,12 @@ def _coalesce(shuffle: Any) -> None:
     columns = {loop.stride: f"src_stride{i}" for i, loop in enumerate(dynamic)}
     with ir.InsertionPoint(relate), relate.location:
         offset = _offset(relate, ragged=shuffle.read("ragged"))
-        strides = [_product(dims[loop.dim + 1 :]) for loop in dynamic]
+        strides = [_product(dims[loop.dim :]) for loop in dynamic]
         Point.build(offset, relate.rank, relate.place, strides)
     relate.operation.erase()
 
     domain = terminator(shuffle, 0, Domain)
-    divisors = Divisors(tuple(map(expression, domain.extents)), expression(domain.cells))
+    divisors = Divisors(tuple(map(expression, domain.extents)), *map(expression, domain.cells))
     addresses = gcd(*(divisors.of(expression(value)) for value in [offset, *strides]))
     block = Block(run_cells, tuple(loops), columns, addresses)
     runs = [block.field_runs(**cell) for cell in shuffle.follow("source").read("cells")]
@@ -131,9 +132,10 @@ def _offset(relate: Any, *, ragged: bool) -> Any:
     return _row_major(starts, dims)
 
 
-def _row_major(indices: list[Any], dims: list[Any]) -> Any:
+def _row_major(indices: list[Any], inner: list[Any]) -> Any:
+    """Where an element lies; ``inner`` are the extents but the outermost."""
     offset = indices[0]
-    for index, dim in zip(indices[1:], dims[1:], strict=True):
+    for index, dim in zip(indices[1:], inner, strict=True):
         offset = arith.addi(arith.muli(offset, dim), index)
     return offset
 

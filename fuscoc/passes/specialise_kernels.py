@@ -1,7 +1,7 @@
 """Steps over descriptor lists -> one specialised kernel each, and launches of them.
 
-The regions of every shuffle become kernels as well. What a kernel does follows from its list's
-columns and from the shuffle's copy shape alone.
+The regions of every shuffle become kernels as well, and are gone then. What a kernel does follows
+from its list's columns and from the shuffle's copy shape alone.
 """
 
 from __future__ import annotations
@@ -54,7 +54,19 @@ def run(module: Any) -> None:
                 launch = _specialise(module, shuffle, step)
             step.done.replace_all_uses_with(launch.done)
             step.operation.erase()
+    for relation in ops_of(module, Shuffle, Into):
+        _without_regions(relation)
     run_upstream("cse", module)
+
+
+def _without_regions(op: Any) -> None:
+    """Leave an operation what says of it that its kernels do not."""
+    attributes = dict(op.attributes.items())
+    with ir.InsertionPoint(op), op.location:
+        ir.Operation.create(
+            op.operation.name, attributes=attributes, regions=len(op.regions), loc=op.location
+        )
+    op.operation.erase()
 
 
 def _specialise(module: Any, shuffle: Any, step: Any) -> Any:

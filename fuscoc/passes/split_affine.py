@@ -109,7 +109,7 @@ def _is_disjoint(points: Any, load: Any) -> bool:
         box = relation.whole()
         first = relation.polynomial(expression(point.src_offset), box.indices, box)
         strides = [relation.polynomial(expression(each), {}) for each in point.src_strides]
-        cells = relation.polynomial(expression(domain.cells), {})
+        cells = [relation.polynomial(expression(each), {}) for each in domain.cells]
     except (NotAffine, Split):
         return False
     steps = [(each.count, first.factor_of(each.variable)) for each in box.ranges]
@@ -125,7 +125,7 @@ def _is_disjoint(points: Any, load: Any) -> bool:
     if length is None or not ragged:
         return length is not None
     begin = first.without_variables - relation.polynomial(BASE, {})
-    return begin.is_natural and (cells - begin - length).is_natural
+    return begin.is_natural and (cells[0] - begin - length).is_natural
 
 
 def _moves(box: Box, rank: Polynomial) -> int:

@@ -72,7 +72,7 @@ def _points(
     (argument,) = op.domain.blocks[0].arguments
     entries = torch.arange(int(Region(tensors, {}).value(outer)))
     counts, tensors.cell_offset = _sizes(
-        Region(tensors, {argument: entries}), len(entries), extents, domain.cells,
+        Region(tensors, {argument: entries}), len(entries), extents, list(domain.cells),
         partial(explain_extents, shuffle, rank, data.inputs, data.extents),
     )  # fmt: skip
     of_point = entries.repeat_interleave(counts)
@@ -96,14 +96,15 @@ def _sizes(
     region: Region[Tensor],
     num_outer: int,
     extents: Sequence[Any],
-    cells: Any,
+    cells: Sequence[Any],
     explain: Callable[[int], Exception],
 ) -> tuple[Tensor, Tensor]:
-    """Points of every outer index, and source cells before it: int64 [num_outer] each.
+    """Points of every outer index and, where it has ``cells``, source cells before it: int64
+    [num_outer] each.
 
     Raises what ``explain`` says of the first outer index whose sizes are none.
     """
-    sizes = [region.value(value).expand(num_outer) for value in (*extents, cells)]
+    sizes = [region.value(value).expand(num_outer) for value in (*extents, *cells)]
     bad = torch.zeros(num_outer, dtype=torch.bool)
     for wrong in [
         *(size < 0 for size in sizes),
@@ -112,9 +113,9 @@ def _sizes(
         bad |= wrong
     if bad.any():
         raise explain(int(bad.nonzero()[0]))
-    *counts, num_cells = sizes
+    counts, num_cells = sizes[: len(extents)], sizes[len(extents) :]
     ones = torch.ones(num_outer, dtype=torch.int64)
-    return torch.stack([ones, *counts]).prod(0), _before(num_cells)
+    return torch.stack([ones, *counts]).prod(0), _before(*(num_cells or [ones]))
 
 
 def _before(counts: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from fuscoc.testing.routes import NoRoutingError
 from fuscoc.testing.spec import Spec, load_spec, load_specs
 from fuscoc.testing.strategies import cases, fits
 from fuscoc.testing.violations import PlanViolation
-from fuscoc_runtime.errors import ArtifactError
+from fuscoc_runtime.errors import ArtifactError, OptionError
 from fuscoc_runtime.manifest.artifact import load_artifact
 from fuscoc_runtime.topology import Topology
 
@@ -71,12 +71,16 @@ def run_tests(
 
     Raises:
         CompileError: the spec has errors, or cannot run on the topologies.
+        OptionError: there is no such property.
         TopologyError: one of them is no topology.
         UnknownShuffleError: the spec has no such shuffle.
         ArtifactError: ``artifact`` is none of this spec.
         NoRoutingError: there are no routings on the topologies.
         RoutingFileError: ``replay`` holds no routing of this spec.
     """
+    for each in properties:
+        if each not in PROPERTIES:
+            raise OptionError("properties", f"has {each!r}; there are {', '.join(PROPERTIES)}")
     path, console = Path(spec_path), console or Console()
     seed = random.randrange(2**32) if seed is None else seed
     overrides: dict[str, Any] = dict(defines or {})

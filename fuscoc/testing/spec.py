@@ -14,6 +14,7 @@ from fuscoc.program import into_json, program_json
 from fuscoc.source import as_source
 from fuscoc_runtime.manifest import schema
 from fuscoc_runtime.manifest.decode import decode
+from fuscoc_runtime.plan.choose import check_rule
 
 
 class UnknownShuffleError(ValueError):
@@ -32,7 +33,13 @@ class Spec:
 
     def with_rules(self, **changes: Any) -> Spec:
         """The same shuffle with other rules of the network hop, e.g. ``forwarder="split"``; the
-        text stays."""
+        text stays.
+
+        Raises:
+            OptionError: there is no such rule, or it has no such value; says which there are.
+        """
+        for name, value in changes.items():
+            check_rule(name, value)
         program = self.shuffle.program.with_rules(**changes)
         return Spec(self.text, replace(self.shuffle, program=program))
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fuscoc.planning.files import Routing
 from fuscoc.testing.planning import plan_of
-from fuscoc.testing.routes import draw_routes
+from fuscoc.testing.routes import NoRoutingError, draw_routes
 from fuscoc.testing.sizes import divisions, draw_sizes
 from fuscoc.testing.spec import Spec, load_spec
 from fuscoc.testing.texts import texts
@@ -47,6 +47,9 @@ def topologies(
 
     A placement ``by block`` needs a number of ranks that divides the number of keys; sizes that
     are divided by ``ranks`` have to come out even.
+
+    Raises:
+        NoRoutingError: there is none up to that size.
     """
     every = [
         Topology(nodes, ranks)
@@ -55,6 +58,10 @@ def topologies(
     ]
     every.sort(key=lambda each: (each.num_ranks, each.num_nodes))
     fitting = [each for each in every if spec is None or fits(spec, each)]
+    if not fitting:
+        most = f"{max_nodes} nodes of {max_ranks_per_node} ranks"
+        name = "" if spec is None else f" that fits `{spec.shuffle.name}`"
+        raise NoRoutingError(f"there is no topology of up to {most}{name}")
     return st.sampled_from(fitting)
 
 

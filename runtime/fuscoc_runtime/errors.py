@@ -33,7 +33,10 @@ class FuscoRuntimeError(RuntimeError):
 
 @dataclass(eq=False)
 class ArtifactError(FuscoRuntimeError):
-    """An artifact that cannot be trusted: missing, altered or of another version."""
+    """An artifact that cannot be trusted: missing, altered or of another version.
+
+    Compile the spec again, with the fuscoc that is installed.
+    """
 
     code: ClassVar[str] = "FSR001"
     text: ClassVar[str] = "{path}: {problem}"
@@ -63,7 +66,10 @@ class InputError(FuscoRuntimeError):
 
 @dataclass(eq=False)
 class NativeBuildError(FuscoRuntimeError):
-    """A rank that cannot compile the native part of the planner."""
+    """A rank that cannot compile the native part of the planner.
+
+    It needs a C compiler; `fuscoc doctor` says whether there is one.
+    """
 
     code: ClassVar[str] = "FSR004"
     text: ClassVar[str] = "rank {rank} cannot plan: {problem}"
@@ -73,7 +79,10 @@ class NativeBuildError(FuscoRuntimeError):
 
 @dataclass(eq=False)
 class BackendError(FuscoRuntimeError):
-    """Kernels that the spec demands and this job cannot run; ``wants`` says what for."""
+    """Kernels that a shuffle needs and this job cannot run.
+
+    ``wants`` is what needs them.
+    """
 
     code: ClassVar[str] = "FSR005"
     text: ClassVar[str] = "`{shuffle}` wants {wants}, but {problem}"
@@ -138,7 +147,10 @@ class IndexOutOfRangeError(FuscoRuntimeError):
 
 @dataclass(eq=False)
 class InexactDivisionError(FuscoRuntimeError):
-    """An extent whose division leaves a remainder; if it is ragged, at ``index = position``."""
+    """An extent whose division leaves a remainder.
+
+    If it is ragged, it does so at ``index = position``; otherwise both are None.
+    """
 
     code: ClassVar[str] = "FSR011"
     rank: int
@@ -161,7 +173,10 @@ class InexactDivisionError(FuscoRuntimeError):
 
 @dataclass(eq=False)
 class SlotOverlapError(FuscoRuntimeError):
-    """Two segments for one slot of a dense target. A source is (rank, source id)."""
+    """Two segments for one slot of a dense target.
+
+    ``first`` and ``second`` are (rank, number of the segment in its source).
+    """
 
     code: ClassVar[str] = "FSR012"
     text: ClassVar[str] = (
@@ -176,7 +191,10 @@ class SlotOverlapError(FuscoRuntimeError):
 
 @dataclass(eq=False)
 class SlotOutOfRangeError(FuscoRuntimeError):
-    """A slot beyond the end of a dense target."""
+    """A slot beyond the end of a dense target.
+
+    ``source`` is (rank, number of the segment in its source).
+    """
 
     code: ClassVar[str] = "FSR013"
     text: ClassVar[str] = (
@@ -197,7 +215,10 @@ class SlotOutOfRangeError(FuscoRuntimeError):
 
 @dataclass(eq=False)
 class CapacityError(FuscoRuntimeError):
-    """More slots than a rank may hold."""
+    """More slots than a rank may hold.
+
+    That is as many as `capacity max` of the spec says; without it there is a limit of 2^47.
+    """
 
     code: ClassVar[str] = "FSR014"
     text: ClassVar[str] = "rank {rank} needs {num_slots} slots; the capacity is {capacity}"
@@ -218,7 +239,10 @@ class PlacementMismatchError(FuscoRuntimeError):
 
 @dataclass(eq=False)
 class TablesDifferError(FuscoRuntimeError):
-    """As `PlacementMismatchError`, of calls whose kernels have found it out."""
+    """Ranks that a device found to disagree about which rank owns a key; nothing was moved.
+
+    It is `PlacementMismatchError` of calls with `max_sources`.
+    """
 
     code: ClassVar[str] = "FSR033"
     text: ClassVar[str] = (
@@ -313,17 +337,18 @@ class DestinationError(FuscoRuntimeError):
 
 @dataclass(eq=False)
 class HopTimeoutError(FuscoRuntimeError):
-    """A wait that ran out. ``hop`` is what was waited for, ``peer`` the rank that did not come."""
+    """A wait that ran out. ``hop`` is what was waited for, ``peer`` the rank that did not come, and
+    ``known`` what is known of it."""
 
     code: ClassVar[str] = "FSR020"
     text: ClassVar[str] = (
-        "rank {rank} waited {seconds:g} s for rank {peer} in the {hop} "
-        "hop: is that rank alive, and did it make the same calls?"
+        "rank {rank} waited {seconds:g} s for rank {peer} in the {hop} hop: {known}"
     )
     rank: int
     hop: str
     peer: int
     seconds: float
+    known: str = "is that rank alive, and did it make the same calls?"
 
 
 @dataclass(eq=False)
@@ -339,7 +364,7 @@ class NetworkError(FuscoRuntimeError):
 
 @dataclass(eq=False)
 class RefusedCallError(FuscoRuntimeError):
-    """Calls that a peer raised an error for instead of joining them, as this rank had."""
+    """Calls that this rank has joined, and a peer has refused: it raised an error instead."""
 
     code: ClassVar[str] = "FSR022"
     text: ClassVar[str] = (
@@ -368,8 +393,11 @@ class OutdatedError(FuscoRuntimeError):
 
 @dataclass(eq=False)
 class SlotClashError(FuscoRuntimeError):
-    """Points that a device found to be for slots of others; of those of a slot one has come, or,
-    where slots follow from pieces or rows are short, parts of any."""
+    """Points of a dense target that a device found to share a slot.
+
+    The slot holds one of them or, where slots follow from pieces or rows are short, parts of
+    several.
+    """
 
     code: ClassVar[str] = "FSR024"
     text: ClassVar[str] = (
@@ -397,7 +425,11 @@ class ExcessError(FuscoRuntimeError):
 
 @dataclass(eq=False)
 class SizesError(FuscoRuntimeError):
-    """Dispatches whose ragged sizes a device found to be none; nothing of them was moved."""
+    """Dispatches whose ragged sizes a device found to be impossible; nothing of them was moved.
+
+    They are negative, do not divide as the spec says, or do not add up to the cells that the call
+    was given.
+    """
 
     code: ClassVar[str] = "FSR026"
     text: ClassVar[str] = (
@@ -411,7 +443,10 @@ class SizesError(FuscoRuntimeError):
 
 @dataclass(eq=False)
 class PlaceRangeError(FuscoRuntimeError):
-    """Rows that an ``into`` sends to places which the caller's memory does not have."""
+    """Rows that an ``into`` sends to places which the caller's memory does not have.
+
+    With `max_sources`; otherwise it is `IndexOutOfRangeError`.
+    """
 
     code: ClassVar[str] = "FSR027"
     text: ClassVar[str] = (
@@ -456,8 +491,11 @@ class SourceOverlapError(FuscoRuntimeError):
 
 @dataclass(eq=False)
 class SourceClashError(FuscoRuntimeError):
-    """Segments that a device found to be cells of others, too; what comes back to these has parts
-    of any."""
+    """Segments that a device found to share cells of the source with others.
+
+    What comes back to such cells has parts of any of them. It is `SourceOverlapError` of calls with
+    `max_sources`.
+    """
 
     code: ClassVar[str] = "FSR031"
     text: ClassVar[str] = (

@@ -88,7 +88,7 @@ def run(
         )
         patience = timeout + BACKSTOP.total_seconds()
         assert dist.group.WORLD is not None
-        said = gather_json(asdict(mine), dist.group.WORLD, chosen, patience)
+        said = gather_json(asdict(mine), dist.group.WORLD, chosen, patience, "the report")
         reports = [RankReport.from_json(each) for each in said]
     else:
         if ranks < 1 or nodes < 1 or ranks % nodes:

@@ -32,8 +32,8 @@ shuffle s {
 }
 """
 (CHECKED,) = check(SourceFile("s.fsc", SPEC))
-SHUFFLE, MODULE = describe(CHECKED), compile_to_ir(CHECKED).module
-KERNELS = built_from(CHECKED, MODULE).kernels
+SHUFFLE, MODULE = describe(CHECKED), compile_to_ir(CHECKED, after="coalesce-segments").module
+KERNELS = built_from(CHECKED, compile_to_ir(CHECKED).module).kernels
 NUM_RANKS = 2
 NUMBERS = st.integers(-2, 3)
 

@@ -203,6 +203,13 @@ def test_refuses_arguments(args: str, message: str) -> None:
     assert message in error_of(kernel("", args))
 
 
+def test_refuses_a_relation_beside_that_of_its_kernel() -> None:
+    shuffle = PRELUDE.replace("ragged = 0 :", "relation_kernel = @k, ragged = 0 :")
+    assert shuffle != PRELUDE
+    reason = "'fsc.shuffle' op must not have a relation beside that of its kernel"
+    assert reason in error_of(shuffle + kernel_of("k", "", ARGS, BLOCK))
+
+
 def test_refuses_another_number_of_arguments() -> None:
     assert "needs 4 i64 arguments in its body" in error_of(kernel("", block="%n: i64"))
 

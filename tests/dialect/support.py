@@ -28,20 +28,18 @@ DECLARATIONS = """
 SHUFFLE = """
 "fsc.shuffle"() ({
 ^bb0(%r: i64):
-  %one = arith.constant 1 : i64
   %two = arith.constant 2 : i64
   %rows = "fsc.extent"() {extent = @spec.rows} : () -> i64
-  "fsc.domain"(%one, %rows, %two) {operandSegmentSizes = array<i32: 1, 2>} : (i64, i64, i64) -> ()
+  "fsc.domain"(%rows, %two) {operandSegmentSizes = array<i32: 0, 2>} : (i64, i64) -> ()
 }, {
 ^bb0(%r: i64, %c: i64):
   %two = arith.constant 2 : i64
-  %rows = "fsc.extent"() {extent = @spec.rows} : () -> i64
   %start = arith.muli %r, %two : i64
   %at = arith.addi %start, %c : i64
   %key = "fsc.lookup"(%at) {input = @spec.keys} : (i64) -> i64
   %rank = "fsc.owner"(%key) {placement = @spec.place} : (i64) -> i64
-  "fsc.relate"(%rank, %key, %r, %rows) {lengths = [1],
-    operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> ()
+  "fsc.relate"(%rank, %key, %r) {lengths = [1],
+    operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
 }) {fanout = 2 : i64, indices = ["r", "c"], num_source_dims = 1 : i64, ragged = 0 : i64,
   segment = @spec.row, source = @spec.by_row, sym_name = "s", target = @spec.by_key} : () -> ()
 """

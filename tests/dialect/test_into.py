@@ -40,6 +40,8 @@ def test_one_place_for_each_part(text: str) -> None:
     assert "must be the only one of its module" in error_of(edited(text, (into, into + into)))
     fewer = into.replace("num_source_dims = 2", "num_source_dims = 1")
     assert "needs a place for each part of rows" in error_of(edited(text, (into, fewer)))
+    turned = into.replace("%5, %arg0, %arg1, %c32_i64", "%5, %arg1, %arg0, %c32_i64")
+    assert "needs parts in the order of its indices" in error_of(edited(text, (into, turned)))
     split = into.replace("tensor<16x2x8x128xbf16>", "tensor<16x3x8x128xbf16>")
     assert "must cut all fields of a row into as many parts" in error_of(
         edited(text, (into, split))

@@ -9,13 +9,13 @@ from tests.dialect.support import DECLARATIONS, error_of, printed, round_trips
 DOMAIN = """
 ^bb0(%r: i64):
   %one = arith.constant 1 : i64
-  "fsc.domain"(%one, %one, %one) {operandSegmentSizes = array<i32: 1, 2>} : (i64, i64, i64) -> ()
+  "fsc.domain"(%one, %one) {operandSegmentSizes = array<i32: 0, 2>} : (i64, i64) -> ()
 """
 RELATE = """
 ^bb0(%r: i64, %c: i64):
   %rank = "fsc.owner"(%c) {placement = @spec.place} : (i64) -> i64
-  "fsc.relate"(%rank, %c, %r, %c) {lengths = [1], operandSegmentSizes = array<i32: 1, 1, 1, 1>} :
-    (i64, i64, i64, i64) -> ()
+  "fsc.relate"(%rank, %c, %r) {lengths = [1], operandSegmentSizes = array<i32: 1, 1, 1, 0>} :
+    (i64, i64, i64) -> ()
 """
 POINT = """
 ^bb0(%r: i64, %c: i64):
@@ -343,10 +343,14 @@ INVALID = [
     (
         shuffle(
             domain=DOMAIN.replace("%one, %one)", "%one)")
-            .replace("1, 2>", "1, 1>")
-            .replace("(i64, i64, i64)", "(i64, i64)")
+            .replace("0, 2>", "0, 1>")
+            .replace("(i64, i64)", "(i64)")
         ),
         "'fsc.shuffle' op has 2 indices but 1 extents",
+    ),
+    (
+        shuffle(attributes=ATTRIBUTES.replace("ragged = 0", "ragged = 1")),
+        "'fsc.shuffle' op needs the cells of an outer entry exactly where it is ragged",
     ),
     (
         shuffle(relation=RELATE.replace("%c: i64)", "%c: i64, %d: i64)")),

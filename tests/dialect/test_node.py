@@ -47,6 +47,10 @@ FUSED = [
         "'fsc.node_points' op has another 'ragged' than its shuffle",
     ),
     (
+        [("arith.addi %12, %arg1 : i64", "arith.addi %12, %arg0 : i64")],
+        "'fsc.node_points' op evaluates another relation than its shuffle",
+    ),
+    (
         [
             ('"fsc.def_packed"', f'{OTHER} : () -> ()\n"fsc.def_packed"'),
             ("(%0) {placement = @spec.by_expert.place}", "(%0) {placement = @spec.other}"),

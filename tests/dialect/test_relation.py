@@ -12,8 +12,8 @@ END = """
 """
 RELATE = (
     '%rank = "fsc.owner"(%b) {placement = @spec.place} : (i64) -> i64 '
-    '"fsc.relate"(%rank, %b, %a, %b) {lengths = [1], '
-    "operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> ()"
+    '"fsc.relate"(%rank, %b, %a) {lengths = [1], '
+    "operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()"
 )
 RUNS = (
     'runs = [{cell_elems = 4 : i64, copy_dtype = i64, dtype = f32, name = "x", '
@@ -26,7 +26,7 @@ def inside(line: str, end: str = END, runs: str = f", {RUNS}") -> str:
     return f"""{DECLARATIONS}
 "fsc.shuffle"() ({{
 ^bb0(%a: i64):
-  "fsc.domain"(%a, %a, %a) {{operandSegmentSizes = array<i32: 1, 2>}} : (i64, i64, i64) -> ()
+  "fsc.domain"(%a, %a) {{operandSegmentSizes = array<i32: 0, 2>}} : (i64, i64) -> ()
 }}, {{
 ^bb0(%a: i64, %b: i64):
   {line}
@@ -75,7 +75,7 @@ INVALID = [
     (inside('%v = "fsc.cell_base"(%a) : (i64) -> i32'), "expected 'i64' but got 'i32'"),
     (
         inside("", end=RELATE.replace("[1]", "[1, 2]"), runs=""),
-        "'fsc.relate' op needs 2 starts and 2 dims, one for each of its lengths",
+        "'fsc.relate' op needs 2 starts, one for each of its lengths, and a dim less",
     ),
     (
         inside("", end=RELATE.replace("[1]", "[0]"), runs=""),

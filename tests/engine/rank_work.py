@@ -9,6 +9,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,9 @@ def communicate(group: Any, num_ranks: int) -> None:
                     gathered[peer].float(), torch.full((2, 3), peer).to(dtype).float()
                 )
         assert (yield AllGather(torch.empty(0, 4))).shape == (num_ranks, 0, 4)
+        for count in (479, 480, 481, 5000):  # in a frame, filling it, and beyond
+            gathered = yield AllGather(torch.arange(count) * num_ranks + rank)
+            assert torch.equal(gathered.t().flatten(), torch.arange(count * num_ranks))
         # Rank s sends s * r rows to rank r.
         send = tuple(rank * peer for peer in range(num_ranks))
         rows = torch.cat([torch.full((count, 2), 10 * rank + r) for r, count in enumerate(send)])
@@ -361,3 +365,46 @@ def no_memory_in_one_node(group: Any, artifact: str, topology: str) -> list[str]
     if shuffle.rank == shuffle.topology.num_ranks - 1:
         windows._allocate = scarce
     return [said_by(partial(dispatch_some, each, 5, 1)) for each in (shuffle, shuffle, other)]
+
+
+def different_calls(
+    group: Any, artifacts: tuple[str, str], topology: str, made: tuple[str, str]
+) -> str:
+    """Two ranks make two calls, each its own; what is said of them. The next ones are made."""
+    shuffle, other = (
+        Shuffle(each, group=group, topology=topology, timeout=TIMEOUT) for each in artifacts
+    )
+    spec = shuffle.spec.declared
+    [hidden], [_, topk] = spec.source.fields[0].shape, spec.inputs[0].shape
+    assert isinstance(topk, int)
+    given = {"x": torch.rand(3, hidden), "idx": torch.ones(3, topk, dtype=torch.int64)}
+    rows, handle = shuffle.dispatch(**given)
+    calls = {
+        "a dispatch of `routed`": lambda: shuffle.dispatch(**given),
+        "a dispatch of `other`": lambda: other.dispatch(**given),
+        "a dispatch by a handle of `routed`": lambda: shuffle.dispatch(given["x"], handle=handle),
+        "a combine of `routed`": lambda: shuffle.combine(rows, handle, weights=torch.rand(3, topk)),
+        "closing": shuffle.close,
+    }
+    said = said_by(calls[made[shuffle.rank]])
+    again = other if "closing" in made else shuffle
+    again.combine(*again.dispatch(**given), weights=torch.rand(3, topk))
+    return said
+
+
+def no_memory_amid_a_call(group: Any, artifact: str, topology: str, call: str) -> list[str]:
+    """The last rank has no memory for what it takes to move the rows of a call; what is said of
+    that, of the next, and of one of another shuffle."""
+    opened = partial(Shuffle, artifact, group=group, topology=topology, timeout=10.0)
+    shuffle, other = opened(), opened()
+    rank, last = shuffle.rank, shuffle.topology.num_ranks - 1
+    for each in (shuffle, other):
+        dispatch_some(each, 2, 0)
+    path, none = f"fuscoc_runtime.engine.{call}.PreparedPath", torch.OutOfMemoryError("no memory")
+    said = []
+    with mock.patch(path, side_effect=none) if rank == last else nullcontext():
+        try:
+            said.append(said_by(partial(dispatch_some, shuffle, 5, 1, combine=True)))
+        except torch.OutOfMemoryError as error:
+            said.append(str(error))
+    return said + [said_by(partial(dispatch_some, each, 5, 1)) for each in (shuffle, other)]

@@ -37,7 +37,7 @@ def told(monkeypatch: pytest.MonkeyPatch, *said: bytes) -> list[Any]:
         torch.tensor([list(each.ljust(longest, b"\0")) for each in said], dtype=torch.uint8),
     ]
     monkeypatch.setattr(gather, "gather_in_time", lambda *_: answers.pop(0))
-    return gather.gather_json(["mine"], cast(Any, None), CPU, 1.0)
+    return gather.gather_json(["mine"], cast(Any, None), CPU, 1.0, "a test")
 
 
 def test_ranks_speak_json(monkeypatch: pytest.MonkeyPatch) -> None:

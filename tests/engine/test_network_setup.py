@@ -97,7 +97,7 @@ def test_all_ranks_connect_every_lane(monkeypatch: pytest.MonkeyPatch, lanes: li
     """In a first round with rows of some ranks only, the others would not come."""
     met: list[tuple[Group, float]] = []
 
-    def gather(_: Any, where: Group, timeout: float) -> torch.Tensor:
+    def gather(_: Any, where: Group, timeout: float, *__: Any) -> torch.Tensor:
         met.append((where, timeout))
         return GROUPS_OF_RANKS
 
@@ -120,7 +120,7 @@ def test_shuffles_of_a_group_share_its_lanes(lanes: list[Group]) -> None:
 
 
 def test_a_rank_that_does_not_connect(monkeypatch: pytest.MonkeyPatch, lanes: list[Group]) -> None:
-    def late(_: Any, where: Group, __: float) -> torch.Tensor:
+    def late(_: Any, where: Group, *__: Any) -> torch.Tensor:
         if where is not GROUP:
             raise TimeoutError("nothing for 7 s")
         return GROUPS_OF_RANKS

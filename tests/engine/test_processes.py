@@ -85,6 +85,32 @@ def test_the_network_is_measured_once(pool: Pool) -> None:
     assert [first, second] == other
 
 
+DISPATCH, BY_A_HANDLE = "a dispatch of `routed`", "a dispatch by a handle of `routed`"
+COMBINE, CLOSING = "a combine of `routed`", "closing"
+
+
+@pytest.mark.parametrize("topology", ["1x2", "2x1"])
+@pytest.mark.parametrize(
+    "made",
+    [
+        (DISPATCH, BY_A_HANDLE),
+        (BY_A_HANDLE, DISPATCH),
+        (BY_A_HANDLE, COMBINE),
+        (COMBINE, DISPATCH),
+        (DISPATCH, CLOSING),
+        (CLOSING, COMBINE),
+        (DISPATCH, "a dispatch of `other`"),
+    ],
+)
+def test_ranks_that_make_different_calls(pool: Pool, topology: str, made: tuple[str, str]) -> None:
+    """Both say so, and go on."""
+    artifacts = path(SMALL), path(SMALL.replace("shuffle routed", "shuffle other"))
+    for said in pool.run(rank_work.different_calls, 2, artifacts, topology, made):
+        told = f"ProtocolError: [FSR090] the ranks disagree: rank 1 has come to {made[1]} ("
+        assert said.startswith(told)
+        assert f") where rank 0 has come to {made[0]} (" in said
+
+
 @pytest.mark.parametrize("topology", ["1x3", "2x2"])
 def test_all_ranks_raise_the_same_error(pool: Pool, topology: str) -> None:
     num_ranks = Topology.parse(topology).num_ranks
@@ -234,6 +260,22 @@ def test_no_memory_for_windows_in_one_node() -> None:
     assert all(own in said for said in found[1])
     assert all("[FSR020] rank 0 waited" in said for said in found[0])
     assert all("s for rank 1 in the" in said for said in found[0])
+
+
+@pytest.mark.parametrize(("topology", "call"), [("1x2", "dispatch"), ("2x1", "combine")])
+def test_no_memory_amid_a_call(topology: str, call: str) -> None:
+    """It comes to no call any more, of no shuffle between nodes; the other names it."""
+    pool = Pool(2)
+    try:
+        found = pool.run(rank_work.no_memory_amid_a_call, 2, path(SMALL), topology, call)
+    finally:
+        pool.close()
+    is_lost = [True, True, topology == "2x1"]
+    own = "[FSR006] rank 1 could not prepare the call: OutOfMemoryError: no memory"
+    assert found[1][0] == "no memory"
+    assert [own in said for said in found[1][1:]] == is_lost[1:]
+    assert ["[FSR020] rank 0 waited" in said for said in found[0]] == is_lost
+    assert ["s for rank 1 in the" in said for said in found[0]] == is_lost
 
 
 def test_closing_names_a_rank_that_has_ended() -> None:

@@ -78,22 +78,31 @@ class Never:
         return False
 
 
-def test_a_gather_on_gpus_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("ended", "longest"), [(False, 7.0), (True, gather.GRACE_SECONDS)])
+def test_a_gather_on_gpus_ends_in_time(
+    monkeypatch: pytest.MonkeyPatch, ended: bool, longest: float
+) -> None:
     run_clock(monkeypatch, gather)
     monkeypatch.setattr(gather.dist, "get_world_size", lambda _: 2)
     monkeypatch.setattr(gather.dist, "all_gather", lambda *_, **__: Never())
     monkeypatch.setattr(gather.torch, "empty_like", lambda _: None)
     said = cast(Any, SimpleNamespace(device=torch.device("cuda")))
-    with pytest.raises(TimeoutError, match="nothing for 7 s"):
-        gather.gather_in_time(said, cast(Any, None), 7.0)
+    with pytest.raises(TimeoutError, match="nothing for") as caught:
+        gather.gather_in_time(said, cast(Any, None), 7.0, "a test", lambda: ended)
+    waited = float(str(caught.value).split()[2])
+    assert longest <= waited <= longest + 1
 
 
-def test_a_gather_of_gloo_outlasts_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gather_of_gloo_outlasts_its_thread() -> None:
     """As other works do: the thread would else be the last to let go of Python's tensors."""
     work = SimpleNamespace(wait=lambda _: None)
-    monkeypatch.setattr(gather.dist, "get_world_size", lambda _: 2)
-    monkeypatch.setattr(gather.dist, "all_gather", lambda *_, **__: work)
-    gather.gather_in_time(torch.zeros(1), cast(Any, None), 7.0)
+
+    def sent(gathered: torch.Tensor, frame: torch.Tensor, _: Any) -> Any:
+        gathered.view(2, -1)[:] = frame
+        return work
+
+    group: Any = SimpleNamespace(size=lambda: 2, _allgather_base=sent)
+    assert gather.gather_in_time(torch.ones(1), group, 7.0, "a test").tolist() == [[1.0]] * 2
     assert gather._ended == [work]
     gather._ended.clear()
 

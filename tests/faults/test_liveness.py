@@ -182,6 +182,23 @@ def test_who_cannot_be_seen_at_first_is_not_dead(job: Callable[[int], Job]) -> N
     assert blind.find_missing(suspect=-1) == -1
 
 
+def test_what_is_known_of_who_is_named(job: Callable[[int], Job]) -> None:
+    """Whether it has ended, however it did, or is only late."""
+    ranks = job(4)
+    late = str(ranks.ranks[0].explain("planning", 5.0, "", suspect=2))
+    assert late.endswith(
+        "rank 0 waited 5 s for rank 2 in the planning hop: is that rank alive, and did it make the "
+        "same calls?"
+    )
+    ranks.kill(3)
+    for rank in (0, 1):
+        ended = str(ranks.ranks[rank].explain("planning", 5.0, "", suspect=2))
+        assert (
+            f"rank {rank} waited 5 s for rank 3 in the planning hop: it has ended, or given up:"
+            in ended
+        )
+
+
 def test_who_announced_is_not_to_blame(job: Callable[[int], Job]) -> None:
     """It failed because another had."""
     ranks = job(4)
@@ -369,10 +386,12 @@ child = os.fork()
 if child:
     watch._lock.release()
     raise SystemExit(os.waitpid(child, 0)[1])
+assert watched not in watch._watched
+watch.watch(Watched())
 """
 
 
-def test_a_forked_process_ends_whatever_the_watch_was_doing() -> None:
+def test_a_forked_process_looks_after_its_own_whatever_the_watch_was_doing() -> None:
     command = [sys.executable, "-c", FORKED_WHILE_IT_LOOKS]
     done = subprocess.run(command, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -54,7 +54,11 @@ def test_nothing_is_raised_before_it_is_known_who_is_to_blame(
 
     monkeypatch.setattr(watch, "watch", lambda each: None)
     monkeypatch.setattr(watch, "GRACE_SECONDS", -1.0)
-    liveness = SimpleNamespace(someone_ended=lambda: True, find_missing=find_missing)
+
+    def lost(hop: str, seconds: float, peer: int) -> HopTimeoutError:
+        return HopTimeoutError(RANK, hop, peer, seconds)
+
+    liveness = SimpleNamespace(someone_ended=lambda: True, find_missing=find_missing, lost=lost)
     members: Any = SimpleNamespace(
         topology=Topology(4, 1), rank=RANK, timeout=60.0, liveness=liveness
     )
@@ -122,4 +126,4 @@ def test_a_store_that_is_gone_is_no_answer_of_a_gpu(
     is_named = ended or error is TimeoutError
     said = "rank 2 waited .* for rank 3 in the window allocation" if is_named else "got 0 bytes"
     with pytest.raises(HopTimeoutError if is_named else NetworkError, match=said):
-        device_memory.allocate_symmetric(8, mock.Mock(), CPU, members_of(ended, 1.0))
+        device_memory.allocate_symmetric(8, mock.Mock(size=lambda: 1), CPU, members_of(ended, 1.0))

@@ -368,6 +368,26 @@ def out_of_memory_amid_a_call(group: Any, artifact: str, **options: Any) -> tupl
     return said, time.monotonic() - started > TIMEOUT / 2
 
 
+def refused_amid_a_call(group: Any, artifact: str) -> tuple[list[str], bool]:
+    """The last rank refuses a combine, and cannot even say so; what is said of it and of the next
+    call, and whether that took long."""
+    shuffle = open_shuffle(group, artifact)
+    rows, handle = shuffle.dispatch(**data_of(shuffle.rank, 3))
+    rows = rows.clone()
+    started = time.monotonic()
+    if shuffle.rank == shuffle.topology.num_ranks - 1:
+        node, none = shuffle.engine.node, torch.OutOfMemoryError("no memory")
+        with mock.patch.object(node, "refuse_combine", side_effect=none):
+            try:
+                shuffle.combine(rows.double(), handle)
+            except torch.OutOfMemoryError as error:
+                said = [str(error)]
+    else:
+        said = [said_by(partial(shuffle.combine, rows, handle))]
+    said.append(said_by(partial(shuffle.combine, rows, handle)))
+    return said, time.monotonic() - started > TIMEOUT / 2
+
+
 def out_of_memory_alone(group: Any, artifact: str, fits: bool) -> list[str]:
     """What a rank without peers says of two calls, if but the window so far fits, or none."""
     shuffle = open_shuffle(group, artifact)
@@ -388,14 +408,22 @@ def out_of_memory_alone(group: Any, artifact: str, fits: bool) -> list[str]:
 
 
 def gpus_out_of_memory(group: Any) -> list[str]:
-    """What is said of a window of GPU memory that rank 1 has no room for, and of one that both
-    have; memory, its mapping and the GPU are replaced."""
-    rank = torch.distributed.get_rank(group)
+    """What is said of a window of GPU memory that rank 1 has no room for, of one that both have,
+    and of two of which rank 1 has no room for the former, or for the table of the latter; memory,
+    its mapping and the GPU are replaced."""
+    rank, torch_empty = torch.distributed.get_rank(group), torch.empty
+    taken: list[int] = []
 
     def empty(size: tuple[int], *_: Any) -> Tensor:
         if rank == 1 and size[0] > 64:
             raise torch.OutOfMemoryError("out of memory")
-        return torch.empty(size, dtype=torch.uint8)
+        taken.append(size[0])
+        return torch_empty(size, dtype=torch.uint8)
+
+    def small(*size: Any, **options: Any) -> Tensor:
+        if rank == 1 and taken[-1:] == [40]:
+            raise torch.OutOfMemoryError("out of memory")
+        return torch_empty(*size, **options)
 
     def rendezvous(local: Tensor, _: Any) -> Any:
         return mock.Mock(buffer_ptrs=[local.data_ptr()] * 2)
@@ -404,10 +432,11 @@ def gpus_out_of_memory(group: Any) -> list[str]:
         mock.patch.object(device_memory._SymmetricMemory, "empty_strided_p2p", empty),
         mock.patch.object(device_memory.symmetric_memory, "rendezvous", rendezvous),
         mock.patch.object(torch.cuda, "synchronize"),
+        mock.patch.object(torch, "empty", small),
     ):
         return [
             said_by(partial(device_memory.allocate_symmetric, nbytes, group, torch.device("cpu")))
-            for nbytes in (128, 32, 96)
+            for nbytes in (128, 32, 96, 40)
         ]
 
 

@@ -191,6 +191,19 @@ def test_no_memory_amid_a_call() -> None:
     assert not first[1]
 
 
+def test_a_refusal_that_fails_leaves_nobody_waiting() -> None:
+    processes = Pool(2)
+    try:
+        first, last = processes.run(rank_work.refused_amid_a_call, 2, path(SMALL))
+    finally:
+        processes.close()
+    assert first[0][-1].startswith("HopTimeoutError: [FSR020] rank 0 waited")
+    assert "for rank 1 in the" in first[0][-1]
+    assert not first[1]
+    assert last[0][0] == "no memory"
+    assert "rank 1 could not prepare the call: OutOfMemoryError: no memory" in last[0][1]
+
+
 def test_no_memory_for_a_call(pool: Pool) -> None:
     said = (
         "PreparationError: [FSR006] rank 1 could not prepare the call: OutOfMemoryError: no memory"
@@ -208,7 +221,8 @@ def test_no_memory_on_one_of_two_gpus(pool: Pool) -> None:
     first, second = pool.run(rank_work.gpus_out_of_memory, 2)
     assert first == second
     assert "mapping 128 bytes of cpu for its node failed on rank 1: out of memory" in first[0]
-    assert [said == "no error" for said in first] == [False, True, False]
+    assert [said == "no error" for said in first] == [False, True, False, False]
+    assert "mapping 40 bytes of cpu for its node failed on rank 1: out of memory" in first[3]
 
 
 def test_graphs_cannot_capture_calls(pool: Pool) -> None:

@@ -60,7 +60,8 @@ def evaluate(region: Any, arguments: Sequence[Any], rank: Rank) -> dict[str, lis
         if name == "fsc.drop":
             dropped = dropped | (operands[0] == -1)
         elif name == "fsc.domain":
-            return {"cells": operands[:1], "extents": operands[1:]}
+            count = len(op.cells)
+            return {"cells": operands[:count], "extents": operands[count:]}
         elif name == "fsc.point":
             offset, rank_, place, *strides = operands
             rank_ = np.where(dropped, -1, rank_) if np.ndim(dropped) else -1 if dropped else rank_

@@ -69,7 +69,7 @@ class Split:
         return sum(op.operation.name == "fsc.piece" for op in self.pieces.entry.blocks[0])
 
     def with_cells(self, rank: Rank) -> Rank:
-        """The same rank with its source's entries one behind the other."""
+        """The same rank with its source's entries one behind the other, if it is ragged."""
         cells, _ = self._sizes(rank)
         return replace(rank, cell_offset=np.concatenate([[0], np.cumsum(cells)]))
 
@@ -124,11 +124,10 @@ class Split:
         return points[:, [first]] + _spread(offsets, np.arange(run))
 
     def _sizes(self, rank: Rank) -> tuple[Rows, Rows]:
-        """The cells and the extents of every entry of the outermost index."""
+        """The cells, if they differ, and the extents of every entry of the outermost index."""
         rows = evaluate(self.points.domain, [np.arange(0)], rank)["extents"][0]
         found = evaluate(self.points.domain, [np.arange(rows)], rank)
-        (cells,) = _table(found["cells"], rows)
-        return cells, _table(found["extents"], rows).T
+        return _table(found["cells"], rows), _table(found["extents"], rows).T
 
 
 def ordered(rows: Rows) -> Rows:

@@ -28,9 +28,10 @@ from fuscoc.testing import (
     run_lockstep_shuffle,
     run_tests,
     runner,
+    topologies,
 )
 from fuscoc.testing.routes import NoRoutingError
-from fuscoc_runtime.errors import ArtifactError, TopologyError
+from fuscoc_runtime.errors import ArtifactError, OptionError, TopologyError
 from fuscoc_runtime.plan import Plan, plan_all
 from fuscoc_runtime.topology import Topology
 from tests.testing import broken
@@ -191,6 +192,16 @@ def test_topologies_have_to_fit(spec_file: Path) -> None:
     spec_file.write_text(broken.TEXT.replace("num_rows", "12 / ranks").replace("block", "cyclic"))
     with pytest.raises(NoRoutingError, match=r"sizes that 5 ranks \(1x5\) do not divide"):
         outcome(spec_file, topologies=["1x5"], examples=1)
+
+
+def test_limits_leave_a_topology() -> None:
+    with pytest.raises(NoRoutingError, match="no topology of up to 0 nodes of 8 ranks"):
+        topologies(max_nodes=0)
+
+
+def test_properties_have_to_exist(spec_file: Path) -> None:
+    with pytest.raises(OptionError, match="`properties` has 'plans'; there are plan, execution"):
+        run_tests(spec_file, properties=["execution", "plans"])
 
 
 def test_a_failure_says_how_to_see_it_again(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +15,13 @@ from rich.console import Console
 
 import fuscoc
 from fuscoc.testing import Spec, load_spec, run_tests, specs
+from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.manifest.artifact import load_artifact
 from fuscoc_runtime.manifest.declared import FieldSpec
 from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.plan import plan_all
 from fuscoc_runtime.scalar import Extent
+from fuscoc_runtime.topology import Topology
 from tests.testing.copy_shape import copy_shape, expected_runs, is_ragged
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -99,3 +104,24 @@ def test_one_of_several_shuffles() -> None:
     assert json.dumps(dict(load_spec(text, "again", tokens=24).shuffle.declared.constants)) == (
         '{"tokens": 24, "heads": 12}'
     )
+
+
+@pytest.mark.parametrize(
+    ("rules", "says"),
+    [
+        ({"schedule": "nope"}, "`schedule` is 'nope', and must be one of pairwise, spread-out,"),
+        ({"forwarder": None}, "`forwarder` is None, and must be one of static, greedy, lpt,"),
+        ({"slice_bytes": 0}, "`slice_bytes` is 0, and must be a number of bytes from 1 on"),
+        ({"after": ()}, "`after` is no rule of the network hop; there are forwarder, schedule,"),
+    ],
+)
+def test_rules_have_to_exist(rules: dict[str, Any], says: str) -> None:
+    spec = load_spec(EXAMPLES / "moe.fsc")
+    with pytest.raises(OptionError, match=re.escape(says)):
+        spec.with_rules(**rules)
+
+
+def test_stages_have_to_exist() -> None:
+    spec = load_spec(EXAMPLES / "moe.fsc")
+    with pytest.raises(OptionError, match="`schedule` is 'nope'"):
+        plan_all(spec.shuffle, Topology(1, 1), [], schedule="nope")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -13,6 +14,7 @@ from torch.autograd import forward_ad
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from fuscoc_runtime import FuscoRuntimeError, Pool, Shuffle, fused_shuffle
+from tests.node_triton.rank_work import said_by
 
 HIDDEN, KEYS, TOPK = 24, 12, 3
 TIMEOUT = 60.0
@@ -245,3 +247,34 @@ def tangents(group: Any, artifact: str, options: dict[str, Any], wants: bool) ->
             rows, handle = shuffle.dispatch(**given)
             assert torch.equal(shuffle.combine(rows.clone(), handle), wanted)
     return said
+
+
+def forked(group: Any, artifact: str, options: dict[str, Any]) -> list[str]:
+    """What a forked process says of calls of its parent's shuffle, which works as before."""
+    shuffle = Shuffle(artifact, group=group, timeout=TIMEOUT, **options)
+    given = {name: each.detach() for name, each in batch(dist.get_rank(group), 3).items()}
+    rows, handle = shuffle.dispatch(**given)
+    fields = given["x"].clone().requires_grad_()
+    y = shuffle.dispatch(**{**given, "x": fields})[0]
+    calls: list[Callable[[], Any]] = [
+        lambda: shuffle.dispatch(**given),
+        lambda: shuffle.combine(rows, handle),
+        shuffle.check,
+        lambda: y.sum().backward(),
+        shuffle.close,
+    ]
+    reads, writes = os.pipe()
+    if not (child := os.fork()):
+        for call in calls:
+            os.write(writes, f"{said_by(call)}\n".encode())
+        os._exit(0)
+    os.close(writes)
+    with open(reads) as said:
+        found = said.read().splitlines()
+    assert os.waitpid(child, 0)[1] == 0
+    y.sum().backward()
+    rows, handle = shuffle.dispatch(**given)
+    wanted = given["x"] * (given["weights"] * (given["idx"] >= 0)).sum(1, keepdim=True)
+    torch.testing.assert_close(shuffle.combine(rows, handle), wanted)
+    shuffle.close()
+    return found

@@ -1,4 +1,4 @@
-"""Tensors of which memory tells not all: negated lazily, zeros without any, nested."""
+"""Tensors of which memory tells not all: negated lazily, zeros without any, nested, fake, freed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fuscoc_runtime import Shuffle
 from fuscoc_runtime.errors import InputError
@@ -58,3 +59,78 @@ def test_nested_tensors_are_refused() -> None:
     parts = torch.nested.nested_tensor([given["x"][0], given["x"][1]], layout=torch.strided)
     with pytest.raises(InputError, match="`x` on rank 0 is nested; it must"):
         Shuffle(specs.artifact(ROUTED)).dispatch(**{**given, "x": parts})
+
+
+def freed(tensor: Tensor, offset: int) -> Tensor:
+    """One like it, in storage that has been freed, as FSDP leaves the parts of its parameters."""
+    whole = torch.empty(offset + tensor.numel(), dtype=tensor.dtype)
+    part = whole[offset:].view(tensor.shape)
+    whole.untyped_storage().resize_(0)
+    return part
+
+
+def calls(shuffle: Shuffle, given: dict[str, Tensor], name: str, other: Tensor) -> Tensor:
+    """The result with ``other`` in the place of an argument, or of the rows that come back."""
+    rows, handle = shuffle.dispatch(**given | ({} if name == "rows" else {name: other}))
+    return shuffle.combine(other if name == "rows" else rows, handle)
+
+
+@BOTH
+@pytest.mark.parametrize("wants_grad", [False, True])
+@pytest.mark.parametrize("offset", [0, 64])
+@pytest.mark.parametrize("name", ["x", "idx", "weights", "rows"])
+def test_freed_tensors_are_refused(
+    options: dict[str, Any], name: str, offset: int, wants_grad: bool
+) -> None:
+    """In calls like earlier ones, too, which go on."""
+    shuffle, given = Shuffle(specs.artifact(ROUTED), **options), batch()
+    wanted = sums(given)
+    for _ in range(2):
+        rows, handle = shuffle.dispatch(**given)
+        torch.testing.assert_close(shuffle.combine(rows, handle), wanted)
+        other = freed(rows if name == "rows" else given[name], offset)
+        if wants_grad and other.is_floating_point():
+            other.requires_grad_()
+        said = f"`{'x' if name == 'rows' else name}` on rank 0 has no memory"
+        with pytest.raises(InputError, match=said):
+            calls(shuffle, given, name, other)
+
+
+@pytest.mark.parametrize("name", ["idx", "weights"])
+def test_what_is_freed_behind_a_handle_is_refused(name: str) -> None:
+    """With a fixed capacity it is read again."""
+    shuffle, given = Shuffle(specs.artifact(ROUTED), max_sources=5), batch()
+    rows, handle = shuffle.dispatch(**given)
+    given[name].untyped_storage().resize_(0)
+    check = handle.check_inputs if name == "idx" else handle.check_weights
+    with pytest.raises(InputError, match=f"`{name}` on rank 0 has been freed since"):
+        check()
+    rows, handle = shuffle.dispatch(**batch())
+    torch.testing.assert_close(shuffle.combine(rows, handle), sums(batch()))
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["x", "idx", "weights", "rows"])
+def test_fake_tensors_are_refused(options: dict[str, Any], name: str) -> None:
+    shuffle, given = Shuffle(specs.artifact(ROUTED), **options), batch()
+    rows, handle = shuffle.dispatch(**given)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    other = mode.from_tensor(rows if name == "rows" else given[name])
+    said = f"`{'x' if name == 'rows' else name}` on rank 0 is a FakeTensor"
+    with pytest.raises(InputError, match=said):
+        calls(shuffle, given, name, other)
+    with mode, pytest.raises(InputError, match="`routed` on rank 0 is called in a FakeTensorMode"):
+        calls(shuffle, given, name, other)
+    with mode, pytest.raises(InputError, match="`routed` on rank 0 is called in a FakeTensorMode"):
+        shuffle.combine(other if name == "rows" else rows.clone(), handle)
+    rows, handle = shuffle.dispatch(**given)
+    torch.testing.assert_close(shuffle.combine(rows, handle), sums(given))
+
+
+def test_function_transforms_are_refused() -> None:
+    """Their tensors have no memory, whatever they stand for."""
+    shuffle, given = Shuffle(specs.artifact(ROUTED), max_sources=5), batch()
+    of_x = lambda x: shuffle.dispatch(**{**given, "x": x})[0]  # noqa: E731
+    for transformed in (torch.func.vmap(of_x), torch.func.functionalize(of_x)):
+        with pytest.raises(InputError, match="`x` on rank 0 has no memory"):
+            transformed(given["x"])

@@ -87,6 +87,17 @@ def test_closing_raises_where_something_was_wrong(pool: Pool, artifact: str) -> 
     assert all("12 points of rank 1, which were dropped" in each for each in wrong)
 
 
+@pytest.mark.parametrize("options", ENGINES, ids=["exact", "fixed"])
+def test_a_forked_process_is_refused(pool: Pool, artifact: str, options: dict[str, Any]) -> None:
+    """At once: nobody would answer it. What it closes stays open."""
+    for *said, closed in pool.run(rank_work.forked, 2, artifact, options):
+        assert len(said) == 4
+        for message in said:
+            assert message.startswith("ClosedError: [FSR008] the shuffle routed")
+            assert message.endswith(" is closed, or was opened by another process")
+        assert closed == "no error"
+
+
 def test_groups_and_meshes(pool: Pool, artifact: str) -> None:
     for rank, seen in enumerate(pool.run(rank_work.groups, 4, artifact)):
         ep, dp = rank % 2, rank // 2

@@ -57,6 +57,8 @@ def allocate_symmetric(
     try:
         # Not symmetric_memory.empty: its memory pool lets several tensors share one mapping.
         local = _SymmetricMemory.empty_strided_p2p((max(nbytes, 1),), (1,), torch.uint8, device)
+        # Now, when the others hear of it if there is no memory left for this.
+        bases = torch.empty(dist.get_world_size(node_group), dtype=torch.int64, device=device)
         # Zeros must have landed before a peer can address the window: rendezvous is a barrier.
         local.zero_()
         torch.cuda.synchronize(device)
@@ -68,7 +70,7 @@ def allocate_symmetric(
         for peer, each in enumerate(problems):
             if each:
                 raise NetworkError(dist.get_global_rank(node_group, peer), operation, each)
-        bases, handle = _mapped(local, node_group)
+        found, handle = _mapped(local, node_group)
     except NetworkError:
         raise
     except (RuntimeError, TimeoutError) as error:
@@ -78,9 +80,7 @@ def allocate_symmetric(
             seconds = time.monotonic() - started
             raise members.liveness.explain("window allocation", seconds, error) from error
         raise NetworkError(dist.get_rank(), operation, str(error)) from error
-    return MappedWindow(
-        local[:nbytes], torch.tensor(bases, dtype=torch.int64, device=device), handle
-    )
+    return MappedWindow(local[:nbytes], bases.copy_(torch.tensor(found)), handle)
 
 
 def allocate_results(

@@ -4,34 +4,46 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import AllgatherOptions
 
+from fuscoc_runtime.comm.landing import as_bytes
+from fuscoc_runtime.comm.liveness import GRACE_SECONDS
 from fuscoc_runtime.errors import ProtocolError
 
 POLL_SECONDS = 1e-3
 
+HEAD_BYTES, FRAME_BYTES = 256, 4096
+
 
 def gather_json(
-    said: Any, group: dist.ProcessGroup, device: torch.device, timeout: float
+    said: Any,
+    group: dist.ProcessGroup,
+    device: torch.device,
+    timeout: float,
+    occasion: str,
+    someone_ended: Callable[[], bool] = lambda: False,
 ) -> list[Any]:
-    """What JSON can hold, of every rank. Unlike pickle, which ``dist.all_gather_object`` takes, it
-    is read without executing anything.
+    """What JSON can hold, of every rank that has come to the ``occasion``. Unlike pickle, which
+    ``dist.all_gather_object`` takes, it is read without executing anything.
 
     Raises:
-        ProtocolError: a rank says something else.
+        ProtocolError: a rank says something else, or has come to something else.
         RuntimeError, TimeoutError: a rank does not come.
     """
     encoded = torch.frombuffer(bytearray(json.dumps(said).encode()), dtype=torch.uint8)
     size = torch.tensor([len(encoded)], dtype=torch.int64, device=device)
-    sizes = gather_in_time(size, group, timeout).flatten().tolist()
+    given = group, timeout, occasion, someone_ended
+    sizes = gather_in_time(size, *given).flatten().tolist()
     padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
     padded[: len(encoded)] = encoded.to(device)
-    rows = gather_in_time(padded, group, timeout).cpu()
+    rows = gather_in_time(padded, *given).cpu()
     return [_read(rank, row[:n]) for rank, (row, n) in enumerate(zip(rows, sizes, strict=True))]
 
 
@@ -44,26 +56,91 @@ def _read(rank: int, encoded: Tensor) -> Any:
         ) from error
 
 
-def gather_in_time(tensor: Tensor, group: dist.ProcessGroup, timeout: float) -> Tensor:
-    """``tensor`` of every rank of ``group``, equal shapes: [num_ranks, *shape].
+def gather_in_time(
+    tensor: Tensor,
+    group: dist.ProcessGroup,
+    timeout: float,
+    occasion: str,
+    someone_ended: Callable[[], bool] = lambda: False,
+) -> Tensor:
+    """``tensor`` of every rank of ``group``, equal shapes: [num_ranks, *shape]. NCCL does not see a
+    rank end, so there ``someone_ended`` is asked.
 
     Raises:
         RuntimeError, TimeoutError: a rank does not come.
+        ProtocolError: a rank has come to another ``occasion``; on CPUs, where that is told.
     """
+    if tensor.device.type != "cuda":
+        gathered = start_gather(as_bytes(tensor), group, timeout, occasion)()
+        return gathered.view(tensor.dtype).view(-1, *tensor.shape)
     parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
     work = dist.all_gather(parts, tensor, group=group, async_op=True)
-    if tensor.device.type == "cuda":
-        # NCCL's own wait only orders streams.
-        deadline = time.monotonic() + timeout
-        while not work.is_completed():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"nothing for {timeout:g} s")
-            time.sleep(POLL_SECONDS)
-        work.wait()
-    else:
+    # NCCL's own wait only orders streams.
+    started = time.monotonic()
+    deadline = started + timeout
+    while not work.is_completed():
+        now = time.monotonic()
+        if now > deadline:
+            raise TimeoutError(f"nothing for {now - started:g} s")
+        if someone_ended():
+            deadline = min(deadline, now + GRACE_SECONDS)  # it may have come before
+        time.sleep(POLL_SECONDS)
+    work.wait()
+    return torch.stack(parts)
+
+
+def start_gather(
+    sent: Tensor, group: dist.ProcessGroup, timeout: float, occasion: str
+) -> Callable[[], Tensor]:
+    """Begin to gather bytes of every rank on CPUs, uint8 [n]. Result: a call that waits for them,
+    [num_ranks, n].
+
+    Ranks that have made different calls send different numbers of bytes, and gloo ends a process
+    that gets more than it expects. So the first bytes travel in a frame of always the same size,
+    behind how many there are and what for.
+
+    Raises, when it is waited for:
+        ProtocolError: ranks have come to different occasions, as all of them say.
+        RuntimeError, TimeoutError: a rank does not come.
+    """
+    head = f"{occasion} ({sent.numel()} bytes)".encode()[:HEAD_BYTES].ljust(HEAD_BYTES, b"\0")
+    frame, room = torch.zeros(FRAME_BYTES, dtype=torch.uint8), FRAME_BYTES - HEAD_BYTES
+    frame[:HEAD_BYTES] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+    frame[HEAD_BYTES : HEAD_BYTES + sent.numel()] = sent[:room]
+    framed = _start(frame, group, timeout)
+
+    def arrived() -> Tensor:
+        frames = framed()
+        _check_heads(frames[:, :HEAD_BYTES])
+        rows = frames[:, HEAD_BYTES : HEAD_BYTES + sent.numel()]
+        if sent.numel() > room:
+            rows = torch.cat([rows, _start(sent[room:], group, timeout)()], dim=1)
+        return rows.contiguous()
+
+    return arrived
+
+
+def _start(sent: Tensor, group: dist.ProcessGroup, timeout: float) -> Callable[[], Tensor]:
+    gathered, options = sent.new_empty(group.size() * sent.numel()), AllgatherOptions()
+    options.asyncOp = True
+    # ``dist.all_gather_single`` does the same, and looks at tensors and group first.
+    work = group._allgather_base(gathered, sent, options)
+
+    def arrived() -> Tensor:
         work.wait(timedelta(seconds=timeout))
         keep_until_next([work])
-    return torch.stack(parts)
+        return gathered.view(-1, sent.numel())
+
+    return arrived
+
+
+def _check_heads(heads: Tensor) -> None:
+    """What all ranks have come to, uint8 [num_ranks, HEAD_BYTES], is the same."""
+    other = (heads != heads[0]).any(dim=1).nonzero().flatten().tolist()
+    if other:
+        first, theirs = (bytes(heads[each].tolist()).rstrip(b"\0") for each in (0, other[0]))
+        told = f"rank {other[0]} has come to {theirs.decode(errors='replace')}"
+        raise ProtocolError(f"{told} where rank 0 has come to {first.decode(errors='replace')}")
 
 
 def keep_until_next(works: list[dist.Work]) -> None:

@@ -102,7 +102,8 @@ class Membership:
         group = self.group
         if group is None:
             return [said]
-        return self._in_time(occasion, lambda: gather_json(said, group, self.device, self.timeout))
+        given = said, group, self.device, self.timeout, occasion, self.liveness.someone_ended
+        return self._in_time(occasion, lambda: gather_json(*given))
 
     def meet(self, occasion: str, word: int = 0) -> list[int]:
         """Wait until all ranks are here. Returns what each of them says; nothing where there is no
@@ -116,7 +117,8 @@ class Membership:
         if group is None or not dist.is_initialized():
             return []
         said = torch.tensor([word], device=self.device)
-        heard = self._in_time(occasion, lambda: gather_in_time(said, group, self.timeout))
+        given = said, group, self.timeout, occasion, self.liveness.someone_ended
+        heard = self._in_time(occasion, lambda: gather_in_time(*given))
         return [int(each) for each in heard]
 
     def _in_time(self, occasion: str, exchange: Callable[[], T]) -> T:
@@ -291,7 +293,7 @@ def _greet(
     started = time.monotonic()
     try:
         arrivals.set(names[rank], "here")
-        greetings = gather_json(mine.to_json(), group, device, timeout)
+        greetings = gather_json(mine.to_json(), group, device, timeout, MEETING)
         arrivals.delete_key(names[rank])
         return [Greeting.from_json(each) for each in greetings]
     except ProtocolError:

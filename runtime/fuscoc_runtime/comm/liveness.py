@@ -45,6 +45,9 @@ POLL_SECONDS = 0.1
 SEARCH_SECONDS = 5 * GRACE_SECONDS
 """How long the store may take for all of that: a network that is gone answers nothing."""
 
+ENDED = "it has ended, or given up: was it killed, did it fail, or did it make fewer calls?"
+"""What is known of a rank on the board."""
+
 BOARD, NUM_WAITING, SEARCHES, CULPRIT = "ended", "num_waiting", "searches", "culprit"
 NOBODY = "nobody"
 
@@ -127,7 +130,12 @@ class Liveness:
         culprit = self.find_missing(suspect)
         if culprit is None:
             return NetworkError(self._rank, f"the {hop} hop", str(problem))
-        return HopTimeoutError(self._rank, hop, culprit, round(seconds, 1))
+        return self.lost(hop, seconds, culprit)
+
+    def lost(self, hop: str, seconds: float, peer: int) -> HopTimeoutError:
+        """What is known of a rank for which this one has waited so long."""
+        known = (ENDED,) if peer in self._gone else ()
+        return HopTimeoutError(self._rank, hop, peer, round(seconds, 1), *known)
 
     def find_missing(self, suspect: int | None = None) -> int | None:
         """The rank that has ended; else ``suspect``, for which this rank waited; else, without one,

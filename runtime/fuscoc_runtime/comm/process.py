@@ -16,11 +16,12 @@ from torch._C._distributed_c10d import AllgatherOptions
 from fuscoc_runtime.comm import communicators
 from fuscoc_runtime.comm.communicators import Listener
 from fuscoc_runtime.comm.crossings import UnderWay, hop_of, post
-from fuscoc_runtime.comm.gather import keep_until_next
+from fuscoc_runtime.comm.gather import keep_until_next, start_gather
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.landing import Landing, as_bytes
 from fuscoc_runtime.comm.liveness import GRACE_SECONDS, LOOK_SECONDS
 from fuscoc_runtime.comm.requests import (
+    PART,
     AllGather,
     AllToAll,
     AllToAlls,
@@ -101,8 +102,9 @@ class ProcessComm:
             communicators.listen(network, listener)
 
     def leave(self, loss: FuscoRuntimeError) -> None:
-        """Come to no call of the others any more, of any shuffle, and let them know."""
-        if self._network is not None:
+        """Come to no call of the others any more, between nodes of no shuffle, and let them know:
+        what they have posted there is of this call."""
+        if self._network is not None and self.members.topology.num_nodes > 1:
             communicators.lose(self._network, self.members.device, loss)
         self.members.liveness.give_up()
 
@@ -113,9 +115,9 @@ class ProcessComm:
     def _answer(self, request: Request) -> Any:
         match request:
             case AllGather():
-                return self._guard("planning", lambda: self._start_gather(request.tensor)())
-            case StartGather():
-                gathered = self._guard("planning", lambda: self._start_gather(request.tensor))
+                return self._guard("planning", lambda: self._start_gather(request.tensor, PART)())
+            case StartGather(tensor, call):
+                gathered = self._guard("planning", lambda: self._start_gather(tensor, call))
                 return lambda: self._guard("planning", gathered)
             case AllToAll():
                 return self._guard("planning", lambda: self._exchange([request])[0])
@@ -238,40 +240,34 @@ class ProcessComm:
 
         return arrived
 
-    def _start_gather(self, tensor: Tensor) -> Callable[[], Tensor]:
+    def _start_gather(self, tensor: Tensor, call: str) -> Callable[[], Tensor]:
         group = self.members.group  # raises if the job has ended, and its lanes with it
         if tensor.device.type == self.members.device.type:
-            return self._gather_on(group, tensor)
+            return self._gather_on(group, tensor, call)
         # What is on the host does not wait for what the device has been given: on a stream of its
         # own, and between nodes by a communicator that the job's other work does not hold up.
         with torch.cuda.stream(self._beside):
-            return self._gather_on(self._network_group(), tensor)
+            return self._gather_on(self._network_group(), tensor, call)
 
     def _network_group(self) -> dist.ProcessGroup | None:
         return self._network() if self._network is not None else None
 
-    def _gather_on(self, group: dist.ProcessGroup | None, tensor: Tensor) -> Callable[[], Tensor]:
+    def _gather_on(
+        self, group: dist.ProcessGroup | None, tensor: Tensor, call: str
+    ) -> Callable[[], Tensor]:
         if group is None:
             return self._bring(tensor[None])
         sent, num_ranks = self._to_device(as_bytes(tensor)), self.members.topology.num_ranks
-        gathered, is_cuda = sent.new_empty(num_ranks * sent.numel()), sent.device.type == "cuda"
-        work = None
+        if sent.device.type != "cuda":
+            framed = start_gather(sent, group, self.members.timeout, call)
+            return lambda: framed().view(tensor.dtype).view(num_ranks, *tensor.shape)
+        gathered = sent.new_empty(num_ranks * sent.numel())
         if sent.numel():
             # ``dist.all_gather_single`` does the same, and looks at tensors and group first.
             options = AllgatherOptions()
             options.asyncOp = True
-            work = group._allgather_base(gathered, sent, options)
-        if work is not None and is_cuda:
-            self._finish(work)
-        rows = gathered.view(tensor.dtype).view(num_ranks, *tensor.shape)
-        brought = self._bring(rows)
-
-        def arrived() -> Tensor:
-            if work is not None and not is_cuda:
-                self._finish(work)
-            return brought()
-
-        return arrived
+            self._finish(group._allgather_base(gathered, sent, options))
+        return self._bring(gathered.view(tensor.dtype).view(num_ranks, *tensor.shape))
 
     def _exchange(self, requests: Sequence[AllToAll]) -> list[Tensor]:
         group, device = self.members.group, self.members.device

@@ -16,6 +16,9 @@ from typing import TypeAlias
 
 from torch import Tensor
 
+PART = "a part of a call"
+"""What gathers are that begin none."""
+
 
 @dataclass(frozen=True, eq=False)
 class AllGather:
@@ -31,9 +34,11 @@ class AllGather:
 @dataclass(frozen=True, eq=False)
 class StartGather:
     """Begin an ``AllGather`` of ``tensor``. Result: a call that waits for it here and returns
-    what that would, before the next gather."""
+    what that would, before the next gather. ``call`` is what it begins, for ranks that make
+    different ones."""
 
     tensor: Tensor
+    call: str = PART
 
 
 @dataclass(frozen=True, eq=False)

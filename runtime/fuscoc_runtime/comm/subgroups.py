@@ -88,7 +88,8 @@ def group_on(group: dist.ProcessGroup, device: torch.device) -> dist.ProcessGrou
         is_part = len(ranks) < dist.get_world_size()
         if is_part:
             cpu = torch.device("cpu")
-            _check_numbers(gather_json(len(_world.pg_names), group, cpu, group_timeout(group, cpu)))
+            given = group, cpu, group_timeout(group, cpu), "connection"
+            _check_numbers(gather_json(len(_world.pg_names), *given))
         made: Any = dist.new_group(ranks, backend="nccl", use_local_synchronization=is_part)
         return [made]
 

@@ -8,6 +8,7 @@ program is elsewhere: in a compiler, in a checkpoint, or in a graph that is repl
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from typing import Protocol
@@ -54,10 +55,18 @@ def unwatch(each: Watched) -> None:
 
 def unwatch_all() -> None:
     """Look after nothing any more: the process ends."""
-    if _thread is None or not _thread.is_alive():  # as in a fork, where the lock may stay taken
-        return
     with _lock:
         _watched.clear()
+
+
+def _begin_anew() -> None:
+    """In a forked process, which has no such thread: what that looks after is the parent's, and it
+    may have had the lock."""
+    global _watched, _lock, _thread
+    _watched, _lock, _thread = WeakSet(), threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _run() -> None:

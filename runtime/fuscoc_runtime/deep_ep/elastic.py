@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fuscoc_runtime.comm.gather import gather_json
-from fuscoc_runtime.comm.group import group_timeout
+from fuscoc_runtime.comm.group import MEETING, group_timeout
 from fuscoc_runtime.comm.nodes import Place, find_nodes, this_place
 from fuscoc_runtime.deep_ep.back import Bias, biases_of
 from fuscoc_runtime.deep_ep.elastic_calls import Call, combine, dispatch
@@ -96,7 +96,7 @@ class ElasticBuffer:
         where = device if "nccl" in dist.get_backend(self.group) else cpu
         with on_the_cpu_by_default():
             timeout, said = group_timeout(self.group, where), this_place(device).to_json()
-            heard = gather_json(said, self.group, where, timeout)
+            heard = gather_json(said, self.group, where, timeout, MEETING)
             return find_nodes([Place.from_json(each) for each in heard]).topology
 
     def destroy(self) -> None:

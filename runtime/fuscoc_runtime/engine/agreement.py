@@ -39,7 +39,7 @@ class Agreement:
             HopTimeoutError, NetworkError: a rank ended, or did not come in time.
         """
         if self._comm is not None:
-            self._comm.run(agree(error))
+            self._comm.run(agree(error, call="a call"))
         elif self._words is None:
             if error is not None:
                 raise error

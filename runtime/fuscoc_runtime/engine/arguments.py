@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -37,6 +38,10 @@ MAX_SIZE = 2**63 - 1
 ALIGNMENT = 16
 """Kernels assume that every buffer starts at a multiple of so many bytes."""
 
+LOW_ADDRESS = 1 << 32
+"""What lies below may be an offset in memory that was freed. To ask a tensor for its storage takes
+longer."""
+
 T = TypeVar("T")
 
 
@@ -56,6 +61,15 @@ NO_TANGENT = (
     "what `torch.autograd.forward_ad.unpack_dual` calls its primal"
 )
 """What is wrong with a dual tensor."""
+
+FAKE = "is a FakeTensor, which holds no numbers: give a real one, or compile the call"
+"""What is wrong with a tensor of a FakeTensorMode."""
+
+NO_MEMORY = (
+    "has no memory with its numbers: that was freed, as FSDP frees parameters, or it only stands "
+    "for another tensor, as in `torch.func`"
+)
+"""What is wrong with another tensor that lacks memory."""
 
 IN_THE_WINDOW = "is what a dispatch returned, where this one puts its own rows: copy it first"
 """What is wrong with a source, weights or numbers of a cast."""
@@ -344,6 +358,8 @@ class Checker:
         if value.layout != torch.strided or value.is_nested:
             kind = "nested" if value.is_nested else value.layout
             raise self.problem(name, f"is {kind}; it must be torch.strided")
+        if lacks_memory(value):
+            raise self.problem(name, FAKE if type(value) is FakeTensor else NO_MEMORY)
         if has_tangent(value):
             raise self.problem(name, NO_TANGENT)
         if value.requires_grad and torch.is_grad_enabled() and not is_differentiable:
@@ -416,7 +432,7 @@ def _form(value: Any) -> object:
         if value.is_nested:
             return object()  # it has no shape
         what = value.dtype, value.device, value.layout, value.requires_grad, has_tangent(value)
-        return type(value), value.shape, *what
+        return type(value), value.shape, *what, lacks_memory(value)
     return (type(value), value) if isinstance(value, int) else object()
 
 
@@ -425,6 +441,18 @@ def has_tangent(value: object) -> bool:
     if forward_ad._current_level < 0 or not isinstance(value, Tensor):  # as almost always
         return False
     return forward_ad.unpack_dual(value).tangent is not None  # type: ignore[no-untyped-call]
+
+
+def lacks_memory(tensor: Tensor) -> bool:
+    """Whether it has numbers, and kernels would not find them: they are given addresses alone."""
+    if type(tensor) is FakeTensor:
+        return True
+    try:
+        if tensor.data_ptr() >= LOW_ADDRESS or tensor.untyped_storage().data_ptr():
+            return False
+    except RuntimeError:  # it has no storage at all
+        pass
+    return tensor.numel() > 0 and not tensor._is_zerotensor()
 
 
 def unit_weights(

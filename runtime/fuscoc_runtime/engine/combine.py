@@ -26,6 +26,8 @@ from fuscoc_runtime.engine.weights import MISSING, named_weights, weights_of_row
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan.agree import attempt
 
+CALL = "a combine"
+
 
 def combine(
     machine: Machine,
@@ -44,7 +46,7 @@ def combine(
     handle = handle if isinstance(checked, FuscoRuntimeError) else own_handle(machine, handle)
     held = yield HeldWindows()
     if isinstance(checked, FuscoRuntimeError):
-        yield from meet(machine, checked)
+        yield from meet(machine, checked, CALL)
         raise checked
     row_tensors, weights = checked
     sent, plan = handle.sent_weights, handle.plan
@@ -79,7 +81,7 @@ def combine(
         elif there is not None and sent is not None and not mine & MISSING:
             ready = prepare(there, named_weights(machine, sent.received))
 
-    words = yield from meet_with_handle(machine, handle, mine, prepare_alone)
+    words = yield from meet_with_handle(machine, handle, CALL, mine, prepare_alone)
     received = yield from weights_of_rows(machine, weights, plan, sent, words)
     windows = yield needed
     if ready is None or not ready.uses(received):

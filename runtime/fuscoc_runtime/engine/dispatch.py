@@ -66,11 +66,11 @@ def dispatch(
     Raises, on every rank, whatever is wrong on any of them before anything is moved.
     """
     started = time.perf_counter()
-    machine.num_dispatches += 1
     with machine.tracer.span("plan", "the lists"):
         prepared = problem or _prepare(machine, positional, given, earlier)
         arguments, plan, received = yield from _plan(machine, prepared, earlier)
     planning_ms = (time.perf_counter() - started) * 1e3
+    machine.num_dispatches += 1  # now that all ranks make this call
     reply = None if earlier is None else earlier.reply  # now that it is known to be a handle
 
     windows = yield dispatch_windows(machine, plan.max_rows)
@@ -153,13 +153,14 @@ def _plan(
     another's window while that is still at work on the previous call's rows.
     """
     context = machine.context
+    call = "a dispatch" if earlier is None else "a dispatch by a handle"
     if isinstance(prepared, FuscoRuntimeError):
         planned = machine.plan is not None or earlier is not None
-        yield from meet(machine, prepared) if planned else plan_rank(context, prepared)
+        yield from meet(machine, prepared, call) if planned else plan_rank(context, prepared)
         raise prepared
     arguments, points = prepared
     if isinstance(points, RankPlan):
-        yield from meet_with_handle(machine, earlier)
+        yield from meet_with_handle(machine, earlier, call)
         weights = travelling(machine, arguments.weights, points.num_sources)
         return arguments, points, None if weights is None else (yield exchange(weights, points))
     weights = travelling(machine, arguments.weights, num_sources(context, points))

@@ -196,14 +196,16 @@ def not_a_handle(given: object) -> str:
 def meet_with_handle(
     machine: Machine,
     handle: Handle | None,
+    call: str,
     word: int = 0,
     meanwhile: Callable[[], None] | None = None,
 ) -> Generator[Request, Any, list[int]]:
-    """``meet``: raise on every rank what any rank is agreeing to raise, or if the ranks passed
-    handles of different dispatches. Returns every rank's ``word``, 0 .. ``NUM_WORDS`` - 1.
+    """``meet`` on a ``call``: raise on every rank what any rank is agreeing to raise, or if the
+    ranks passed handles of different dispatches. Returns every rank's ``word``, 0 ..
+    ``NUM_WORDS`` - 1.
     """
     number = 0 if handle is None else handle.number
-    told = yield from meet(machine, None, number * NUM_WORDS + word, meanwhile)
+    told = yield from meet(machine, None, call, number * NUM_WORDS + word, meanwhile)
     numbers, words = zip(*(divmod(each, NUM_WORDS) for each in told), strict=True)
     for rank, other in enumerate(numbers):
         if other != numbers[0]:

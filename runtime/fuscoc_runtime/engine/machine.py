@@ -45,7 +45,7 @@ class Machine:
 
     Attributes:
         identity: tells this machine's handles from those of others.
-        num_dispatches: calls of dispatch so far, the same on all ranks.
+        num_dispatches: dispatches that all ranks have begun so far, the same on all of them.
         held: what the target window holds.
         owners: int64 [num_keys], the rank of every key where the placement is no table; ``None``
             until the first dispatch.

@@ -16,19 +16,20 @@ from fuscoc_runtime.plan.agree import agree
 def meet(
     machine: Machine,
     error: FuscoRuntimeError | None,
+    call: str,
     word: int = 0,
     meanwhile: Callable[[], None] | None = None,
 ) -> Generator[Request, Any, list[int]]:
-    """``agree``, after which none of the node's ranks is still at work on its windows when what is
-    enqueued on the current stream begins. The host does not wait for the device: ranks agree while
-    that is still at work on what comes before.
+    """``agree`` on a ``call``, such as "a combine", after which none of the node's ranks is still
+    at work on its windows when what is enqueued on the current stream begins. The host does not
+    wait for the device: ranks agree while that is still at work on what comes before.
     """
     held = yield HeldWindows()
     # Where calls have ended when they return, agreeing is a meeting by itself. Without windows
     # there is no earlier call.
     if machine.is_asynchronous and machine.num_peers > 1 and SIGNALS in held:
         yield from meet_node(machine, held[SIGNALS])
-    return (yield from agree(error, word, meanwhile))
+    return (yield from agree(error, word, meanwhile, f"{call} of `{machine.shuffle.name}`"))
 
 
 def meet_node(machine: Machine, signals: Window) -> Generator[Request, Any, None]:

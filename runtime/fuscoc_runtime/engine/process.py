@@ -22,7 +22,7 @@ from fuscoc_runtime.engine.handle import Handle
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.streams import call_order
 from fuscoc_runtime.engine.waits import Patience
-from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
+from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError, PreparationError
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.cost import CostModel
@@ -186,13 +186,22 @@ class ProcessEngine:
         except FuscoRuntimeError as error:
             is_left = self.comm.is_out_of_step
             if is_left or isinstance(error, HopTimeoutError):
-                if self.members.device.type == "cuda":
-                    outlast_process((self.comm, self.machine.waits))
-                    self.machine.waits.stop()  # what waits for that rank is still on the GPU
-                self.loss = copy(error)
+                self._lose(error)
             if is_left:
                 self.comm.leave(error)
             raise
+        except Exception as error:  # of this rank alone, amid a call that the others go on with
+            if self.members.topology.num_ranks > 1:
+                loss = PreparationError(self.members.rank, f"{type(error).__name__}: {error}")
+                self._lose(loss)
+                self.comm.leave(loss)
+            raise
+
+    def _lose(self, error: FuscoRuntimeError) -> None:
+        if self.members.device.type == "cuda":
+            outlast_process((self.comm, self.machine.waits))
+            self.machine.waits.stop()  # what waits for that rank is still on the GPU
+        self.loss = copy(error)
 
     def _end(self, path: str, started: float) -> None:
         """Wait on the host for what is enqueued on the current stream, and raise its errors."""

@@ -57,6 +57,7 @@ def dispatch(
 ) -> Any:
     """``Shuffle.dispatch`` of one that repeats none: rows and handle, and an event with
     ``async_op``."""
+    _check_mode(executor)
     _check_after(executor, after, async_op)
     fields, named = as_reals(executor.spec.declared.source.fields, fields, named)
 
@@ -84,6 +85,7 @@ def dispatch_fresh(
     handle: AnyHandle | None,
 ) -> tuple[Any, Any]:
     """``Shuffle.dispatch_fresh``: by the operator, whose rows are tensors of their own."""
+    _check_mode(executor)
     fields, named = as_reals(executor.spec.declared.source.fields, fields, named)
     if executor.into is not None:
         return _dispatch_into(executor, executor.into, fields, named, handle)
@@ -186,6 +188,7 @@ def combine(
     after: torch.cuda.Event | None,
 ) -> Any:
     """``Shuffle.combine`` of one that repeats none: the result, and an event with ``async_op``."""
+    _check_mode(executor)
     _check_after(executor, after, async_op)
     specs = executor.spec.back.declared.source.fields
     rows = rows_as_reals(specs, rows)
@@ -221,6 +224,15 @@ def _combine(
 def _have_tangents(values: Sequence[Any]) -> bool:
     """Whether the engine refuses some of them, of which operators would say less."""
     return not torch.compiler.is_compiling() and any(map(has_tangent, values))
+
+
+def _check_mode(executor: Executor) -> None:
+    """Refuse a call where no new tensor holds numbers, so that not even ranks could agree on it."""
+    if torch.compiler.is_compiling() or not torch._C._len_torch_dispatch_stack():
+        return
+    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+        problem = "is called in a FakeTensorMode: call it outside, or compile the call"
+        raise InputError(executor.spec.name, executor.engine.members.rank, problem)
 
 
 def _check_after(executor: Executor, after: object, async_op: bool) -> None:

@@ -234,15 +234,19 @@ class Executor:
                 if together and not is_lost and not isinstance(error, HopTimeoutError):
                     error = _error_of(lambda: members.meet("closing")) or error
         finally:
-            _open.discard(self)
+            self.forget()
             self.observer.begins_dispatch()
-            ops.unregister(self.key)
-            ops.unregister(self.back_key)
             self.engine.close()
             members.liveness.close()
             self.observer.closed()
         if error is not None:
             raise error
+
+    def forget(self) -> None:
+        """Let no operator find it any more, nor the end of the process."""
+        _open.discard(self)
+        ops.unregister(self.key)
+        ops.unregister(self.back_key)
 
     def _maps(self, engine: Engine, zero_unused: bool) -> LinearMaps:
         if isinstance(engine, NodeEngine):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -146,6 +148,7 @@ class Shuffle:
                 zero_unused,
             ),
         )
+        _opened.add(self)
 
     @property
     def _executor(self) -> Executor:
@@ -387,3 +390,19 @@ class Shuffle:
         if self._held is None:
             return f"<Shuffle {self.spec.name}: closed>"
         return f"<Shuffle {self.spec.name}: rank {self.rank} of {self.topology} on {self.device}>"
+
+
+_opened: WeakSet[Shuffle] = WeakSet()
+
+
+def _leave_to_the_parent() -> None:
+    """In a forked process: close all shuffles of a job, whose other ranks answer its parent. What
+    they hold stays, as the parent's does."""
+    for shuffle in list(_opened):
+        held = shuffle._held
+        if held is not None and held.engine.members.known_group is not None:
+            held.forget()
+            shuffle._held = None
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from fuscoc_runtime.engine.arguments import NO_GRADIENT, NO_TANGENT, has_tangent
+from fuscoc_runtime.engine.arguments import NO_GRADIENT, NO_TANGENT, has_tangent, lacks_memory
 from fuscoc_runtime.engine.handle import refuse_to_pickle
 from fuscoc_runtime.engine.linear import weight_input
 from fuscoc_runtime.errors import InputError
@@ -207,14 +207,18 @@ def _check_plain(name: str, rank: int, value: Any) -> None:
     """Operators are only given ordinary tensors: others have operators' meaning of their own.
 
     Raises:
-        InputError: it is missing, no tensor, a sparse one, one of others, or one without data; it
-            has a tangent.
+        InputError: it is missing, no tensor, a sparse one, one of others, or one without data or
+            memory; it has a tangent.
     """
     plain = isinstance(value, Tensor) and not is_traceable_wrapper_subclass(value)
     if not plain or value.is_meta or value.layout != torch.strided:
         raise InputError(name, rank, "is missing or no ordinary tensor")
-    if not torch.compiler.is_compiling() and has_tangent(value):
+    if torch.compiler.is_compiling():
+        return
+    if has_tangent(value):
         raise InputError(name, rank, NO_TANGENT)
+    if lacks_memory(value):
+        raise InputError(name, rank, "has no memory")
 
 
 def weights_of(handle: Any) -> list[Tensor]:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from fuscoc_runtime.comm.requests import AllGather, Request, StartGather
+from fuscoc_runtime.comm.requests import PART, AllGather, Request, StartGather
 from fuscoc_runtime.errors import FuscoRuntimeError, PreparationError, from_json, to_json
 
 T = TypeVar("T")
@@ -34,14 +34,17 @@ def error_size(error: FuscoRuntimeError | None) -> int:
 
 
 def agree(
-    error: FuscoRuntimeError | None, word: int = 0, meanwhile: Callable[[], None] | None = None
+    error: FuscoRuntimeError | None,
+    word: int = 0,
+    meanwhile: Callable[[], None] | None = None,
+    call: str = PART,
 ) -> Generator[Request, Any, list[int]]:
     """Collective: if no rank has an error, every rank's ``word``, an int64; else all raise the
     error of the lowest rank that has one.
 
-    ``meanwhile``: called while the words travel.
+    ``meanwhile``: called while the words travel. ``call``: what ranks begin by this, if they do.
     """
-    gathered = yield StartGather(torch.tensor([error_size(error), word]))
+    gathered = yield StartGather(torch.tensor([error_size(error), word]), call)
     if meanwhile is not None:
         meanwhile()
     sizes, words = gathered().t().tolist()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
+from fuscoc_runtime.errors import OptionError
 from fuscoc_runtime.plan.balance import POLICIES, rebalance
 from fuscoc_runtime.plan.cost import (
     CostModel,
@@ -20,6 +21,21 @@ from fuscoc_runtime.plan.cost import (
 )
 from fuscoc_runtime.plan.flows import Assignment, Demand
 from fuscoc_runtime.plan.schedule import KINDS, Schedule, arrange, predict
+
+RULES = {"forwarder": (*POLICIES, "auto"), "schedule": (*KINDS, "auto")}
+"""The values of the rules of the network hop that have names."""
+
+
+def check_rule(name: str, value: object) -> None:
+    """Raise OptionError unless there is such a rule of the network hop, and it has that value."""
+    if name == "slice_bytes":
+        if not isinstance(value, int) or value < 1:
+            raise OptionError(name, f"is {value!r}, and must be a number of bytes from 1 on")
+    elif name not in RULES:
+        known = ", ".join((*RULES, "slice_bytes"))
+        raise OptionError(name, f"is no rule of the network hop; there are {known}")
+    elif value not in RULES[name]:
+        raise OptionError(name, f"is {value!r}, and must be one of {', '.join(RULES[name])}")
 
 
 def choose_forwarders(demand: Demand, policy: str, kind: str, model: CostModel) -> Assignment:

@@ -13,7 +13,7 @@ from fuscoc_runtime.comm.lockstep import run_lockstep
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.manifest.program import Rules
 from fuscoc_runtime.manifest.schema import ShuffleSpec
-from fuscoc_runtime.plan.choose import arrange_stages
+from fuscoc_runtime.plan.choose import arrange_stages, check_rule
 from fuscoc_runtime.plan.cost import CostModel, Prediction, oracle, predict_assignment
 from fuscoc_runtime.plan.flows import Assignment
 from fuscoc_runtime.plan.links import cost_model, segment_bytes
@@ -125,8 +125,10 @@ def plan_all(
     ``auto``, to have the network hop in stages.
 
     Raises:
-        FuscoRuntimeError: what any rank finds wrong.
+        FuscoRuntimeError: what any rank finds wrong, or ``schedule`` is none.
     """
+    if schedule is not None:
+        check_rule("schedule", schedule)
     wires = model if model is not None else cost_model(shuffle.program)
     contexts = [PlanContext(shuffle, topology, rank, model=wires) for rank in range(len(points))]
     ranks = tuple(run_lockstep([plan_rank(*each) for each in zip(contexts, points, strict=True)]))

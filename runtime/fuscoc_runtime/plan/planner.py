@@ -78,7 +78,7 @@ def plan_with_weights(
     if isinstance(prepared, FuscoRuntimeError):
         return (yield from _fail(ctx, prepared))
     ordered, copies, row = prepared
-    gathered = yield StartGather(with_extents(ctx, points, row))
+    gathered = yield StartGather(with_extents(ctx, points, row), _call(ctx))
     census = yield from read_census(ctx, points, gathered().numpy())
     slots = lay_out_slots(ctx, census)
     shares, wire = plan_network_hop(ctx, census)
@@ -122,9 +122,13 @@ def plan_with_weights(
     return plan, arrived
 
 
+def _call(ctx: PlanContext) -> str:
+    return f"a dispatch of `{ctx.shuffle.name}`"
+
+
 def _fail(ctx: PlanContext, error: FuscoRuntimeError) -> Generator[Request, Any, NoReturn]:
     """Take part with nothing but an error; every rank raises."""
-    gathered = yield StartGather(failed_row(ctx, error))
+    gathered = yield StartGather(failed_row(ctx, error), _call(ctx))
     yield from raise_together(error, gathered()[:, 0].tolist())
     raise error
 

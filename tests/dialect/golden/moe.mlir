@@ -12,18 +12,16 @@ module {
   ^bb0(%arg0: i64 moe.fsc:5:9 to :19):
     %0 = "fsc.extent"() {extent = @spec.tokens} : () -> i64 moe.fsc:5:9 to :19
     %c8_i64 = arith.constant 8 : i64 moe.fsc:6:9 to :17
-    %c1_i64 = arith.constant 1 : i64 moe.fsc:18:12 to :36
-    "fsc.domain"(%c1_i64, %0, %c8_i64) {operandSegmentSizes = array<i32: 1, 2>} : (i64, i64, i64) -> () moe.fsc:18:3 to :58
+    "fsc.domain"(%0, %c8_i64) {operandSegmentSizes = array<i32: 0, 2>} : (i64, i64) -> () moe.fsc:18:3 to :58
   }, {
   ^bb0(%arg0: i64 moe.fsc:5:9 to :19, %arg1: i64 moe.fsc:6:9 to :17):
-    %0 = "fsc.extent"() {extent = @spec.tokens} : () -> i64 moe.fsc:18:12 to :36
     %c8_i64 = arith.constant 8 : i64 moe.fsc:18:37 to :58
-    %1 = arith.muli %arg0, %c8_i64 : i64 moe.fsc:18:37 to :58
-    %2 = arith.addi %1, %arg1 : i64 moe.fsc:18:37 to :58
-    %3 = "fsc.lookup"(%2) {input = @spec.topk_idx} : (i64) -> i64 moe.fsc:18:37 to :58
-    %4 = "fsc.owner"(%3) {placement = @spec.by_expert.place} : (i64) -> i64 moe.fsc:18:37 to :58
-    "fsc.drop"(%3) : (i64) -> () moe.fsc:18:3 to :58
-    "fsc.relate"(%4, %3, %arg0, %0) {lengths = [1], operandSegmentSizes = array<i32: 1, 1, 1, 1>} : (i64, i64, i64, i64) -> () moe.fsc:18:3 to :58
+    %0 = arith.muli %arg0, %c8_i64 : i64 moe.fsc:18:37 to :58
+    %1 = arith.addi %0, %arg1 : i64 moe.fsc:18:37 to :58
+    %2 = "fsc.lookup"(%1) {input = @spec.topk_idx} : (i64) -> i64 moe.fsc:18:37 to :58
+    %3 = "fsc.owner"(%2) {placement = @spec.by_expert.place} : (i64) -> i64 moe.fsc:18:37 to :58
+    "fsc.drop"(%2) : (i64) -> () moe.fsc:18:3 to :58
+    "fsc.relate"(%3, %2, %arg0) {lengths = [1], operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> () moe.fsc:18:3 to :58
   }) {fanout = 8 : i64, indices = ["t", "k"], node = ["cuda", "triton"], num_source_dims = 1 : i64, ragged = 0 : i64, segment = @spec.token, source = @spec.by_token, sym_name = "moe", target = @spec.by_expert} : () -> () moe.fsc:18:3 to :58
   "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> () moe.fsc:18:3 to :58
   "fsc.combine"() {kind = "sum", weight = @spec.topk_weights} : () -> () moe.fsc:19:3 to :48

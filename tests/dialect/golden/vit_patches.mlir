@@ -22,27 +22,26 @@ module {
     "fsc.domain"(%5, %0, %2, %4) {operandSegmentSizes = array<i32: 1, 3>} : (i64, i64, i64, i64) -> () vit_patches.fsc:18:3 to :40
   }, {
   ^bb0(%arg0: i64 vit_patches.fsc:5:9 to :19, %arg1: i64 vit_patches.fsc:6:9 to :26, %arg2: i64 vit_patches.fsc:7:9 to :25):
-    %0 = "fsc.extent"() {extent = @spec.images} : () -> i64 vit_patches.fsc:13:30 to :69
-    %1 = "fsc.lookup"(%arg0) {input = @spec.height} : (i64) -> i64 vit_patches.fsc:13:30 to :69
-    %2 = "fsc.lookup"(%arg0) {input = @spec.width} : (i64) -> i64 vit_patches.fsc:13:30 to :69
+    %0 = "fsc.lookup"(%arg0) {input = @spec.height} : (i64) -> i64 vit_patches.fsc:13:30 to :69
+    %1 = "fsc.lookup"(%arg0) {input = @spec.width} : (i64) -> i64 vit_patches.fsc:13:30 to :69
     %c14_i64 = arith.constant 14 : i64 vit_patches.fsc:13:42 to :54
-    %3 = arith.muli %arg1, %c14_i64 : i64 vit_patches.fsc:13:42 to :54
-    %4 = arith.muli %arg2, %c14_i64 : i64 vit_patches.fsc:13:56 to :68
+    %2 = arith.muli %arg1, %c14_i64 : i64 vit_patches.fsc:13:42 to :54
+    %3 = arith.muli %arg2, %c14_i64 : i64 vit_patches.fsc:13:56 to :68
     %c2_i64 = arith.constant 2 : i64 vit_patches.fsc:18:32 to :80
-    %5 = arith.muli %arg0, %c2_i64 : i64 vit_patches.fsc:18:32 to :80
+    %4 = arith.muli %arg0, %c2_i64 : i64 vit_patches.fsc:18:32 to :80
     %c0_i64 = arith.constant 0 : i64 vit_patches.fsc:18:32 to :80
-    %6 = arith.addi %5, %c0_i64 : i64 vit_patches.fsc:18:32 to :80
-    %7 = "fsc.lookup"(%6) {input = @spec.packing} : (i64) -> i64 vit_patches.fsc:18:32 to :80
+    %5 = arith.addi %4, %c0_i64 : i64 vit_patches.fsc:18:32 to :80
+    %6 = "fsc.lookup"(%5) {input = @spec.packing} : (i64) -> i64 vit_patches.fsc:18:32 to :80
     %c1_i64 = arith.constant 1 : i64 vit_patches.fsc:18:32 to :80
-    %8 = arith.addi %5, %c1_i64 : i64 vit_patches.fsc:18:32 to :80
-    %9 = "fsc.lookup"(%8) {input = @spec.packing} : (i64) -> i64 vit_patches.fsc:18:32 to :80
-    %10 = arith.muli %arg1, %2 : i64 vit_patches.fsc:18:32 to :80
-    %11 = arith.divsi %10, %c14_i64 : i64 vit_patches.fsc:18:32 to :80
-    %12 = arith.addi %9, %11 : i64 vit_patches.fsc:18:32 to :80
-    %13 = arith.addi %12, %arg2 : i64 vit_patches.fsc:18:32 to :80
-    "fsc.drop"(%7) : (i64) -> () vit_patches.fsc:18:3 to :40
-    "fsc.drop"(%9) : (i64) -> () vit_patches.fsc:18:3 to :40
-    "fsc.relate"(%7, %13, %arg0, %3, %4, %0, %1, %2) {lengths = [1, 14, 14], operandSegmentSizes = array<i32: 1, 1, 3, 3>} : (i64, i64, i64, i64, i64, i64, i64, i64) -> () vit_patches.fsc:18:3 to :40
+    %7 = arith.addi %4, %c1_i64 : i64 vit_patches.fsc:18:32 to :80
+    %8 = "fsc.lookup"(%7) {input = @spec.packing} : (i64) -> i64 vit_patches.fsc:18:32 to :80
+    %9 = arith.muli %arg1, %1 : i64 vit_patches.fsc:18:32 to :80
+    %10 = arith.divsi %9, %c14_i64 : i64 vit_patches.fsc:18:32 to :80
+    %11 = arith.addi %8, %10 : i64 vit_patches.fsc:18:32 to :80
+    %12 = arith.addi %11, %arg2 : i64 vit_patches.fsc:18:32 to :80
+    "fsc.drop"(%6) : (i64) -> () vit_patches.fsc:18:3 to :40
+    "fsc.drop"(%8) : (i64) -> () vit_patches.fsc:18:3 to :40
+    "fsc.relate"(%6, %12, %arg0, %2, %3, %0, %1) {lengths = [1, 14, 14], operandSegmentSizes = array<i32: 1, 1, 3, 2>} : (i64, i64, i64, i64, i64, i64, i64) -> () vit_patches.fsc:18:3 to :40
   }) {fanout = 1 : i64, indices = ["n", "i", "j"], node = ["cuda", "triton"], num_source_dims = 3 : i64, ragged = 1 : i64, segment = @spec.patch, source = @spec.pictures, sym_name = "vit_patches", target = @spec.sequence} : () -> () vit_patches.fsc:18:3 to :40
   "fsc.dispatch"() {balance = "none", dedup = ["node", "rank"], schedule = "pairwise", slice_bytes = 8388608 : i64} : () -> () vit_patches.fsc:18:3 to :40
   "fsc.combine"() {kind = "copy"} : () -> () vit_patches.fsc:19:3 to :19

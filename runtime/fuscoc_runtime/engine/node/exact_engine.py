@@ -235,7 +235,8 @@ class ExactEngine:
                     self.shuffle.program, own.source_shapes, self.members.device, make
                 )
             except Exception:
-                self.node.refuse_combine(self._known(own), is_late)
+                with self._watch.joined(self.node):
+                    self.node.refuse_combine(self._known(own), is_late)
                 raise
             with self._watch.joined(self.node):
                 self.node.combine(given, own.known, list(results.values()), weights, is_late)

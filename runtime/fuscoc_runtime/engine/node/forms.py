@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._C._dynamo.guards import TensorGuards
 from torch.autograd import forward_ad
 
-from fuscoc_runtime.engine.arguments import ALIGNMENT
+from fuscoc_runtime.engine.arguments import ALIGNMENT, LOW_ADDRESS, lacks_memory
 
 MAX_FORMS = 64
 """Calls of so many different forms are remembered."""
@@ -121,7 +121,9 @@ def addresses(tensors: Sequence[Tensor], beyond: range) -> tuple[int, ...] | Non
     these addresses."""
     found, begin, end = tuple(map(_data_ptr, tensors)), beyond.start, beyond.stop
     for each in found:
-        if not each or each % ALIGNMENT or begin <= each < end:  # a range looks at more numbers
+        if each < LOW_ADDRESS and (not each or any(map(lacks_memory, tensors))):
+            return None
+        if each % ALIGNMENT or begin <= each < end:  # a range looks at more numbers
             return None
     return found
 

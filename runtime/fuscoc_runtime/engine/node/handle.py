@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.engine.arguments import lacks_memory
 from fuscoc_runtime.engine.handle import refuse_to_pickle
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.weights import UNKNOWN, version
@@ -169,8 +170,10 @@ class NodeHandle:
 
     def _check_unchanged(self, tensors: Mapping[str, Tensor], why: str) -> None:
         for name, tensor in tensors.items():
-            if version(tensor) != self.versions[name]:
-                problem = "has been changed in place since the handle's dispatch, and"
+            is_freed = lacks_memory(tensor)
+            if version(tensor) != self.versions[name] or is_freed:
+                what = "freed" if is_freed else "changed in place"
+                problem = f"has been {what} since the handle's dispatch, and"
                 raise self.engine.checker.problem(name, f"{problem} {why}: give dispatch a copy")
 
     def __reduce__(self) -> NoReturn:

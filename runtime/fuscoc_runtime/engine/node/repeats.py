@@ -20,7 +20,7 @@ from torch import Tensor
 from torch._C._dynamo import guards
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
-from fuscoc_runtime.engine.arguments import ALIGNMENT
+from fuscoc_runtime.engine.arguments import ALIGNMENT, LOW_ADDRESS, lacks_memory
 from fuscoc_runtime.engine.ends import CallEnd, Ends, Event
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.forms import Form, Known, addresses, are_plain
@@ -237,7 +237,7 @@ class Repeats:
             if weight.requires_grad or (then != UNKNOWN and then != weight._version):
                 return None
         at = rows.data_ptr()
-        if not at or at % ALIGNMENT:
+        if at % ALIGNMENT or (at < LOW_ADDRESS and lacks_memory(rows)):
             return None
         rows_ticket = 0
         if self._lowest <= at < self._highest:

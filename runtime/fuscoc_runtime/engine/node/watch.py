@@ -276,12 +276,12 @@ class NodeWatch:
         else:
             local, stage = parse_wait(waiting)
             peer = topology.node_ranks(topology.node(self._members.rank))[local]
-        self.loss = loss = HopTimeoutError(self._members.rank, stage, peer, round(seconds, 1))
+        self.loss = HopTimeoutError(self._members.rank, stage, peer, round(seconds, 1))
         self._page[PAGE_ABORT] = 1
         # Who is to blame may take a while to find out: the store may be busy.
         culprit = self._members.liveness.find_missing(peer)
         if culprit is not None:
-            self.loss = replace(loss, peer=culprit)
+            self.loss = self._members.liveness.lost(stage, seconds, culprit)
         _log.error("%s: %s", self._shuffle.name, self.loss)
         if self._rails is not None:
             self._rails.abort(self.loss)

@@ -7,21 +7,20 @@ module {
   "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.cyclic"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
-    %c1_i64 = arith.constant 1 : i64
     %c8192_i64 = arith.constant 8192 : i64
     %0 = "fsc.extent"() {extent = @spec.ranks} : () -> i64
     %1 = arith.divsi %c8192_i64, %0 : i64
-    "fsc.domain"(%c1_i64, %1) {operandSegmentSizes = array<i32: 1, 1>} : (i64, i64) -> ()
+    "fsc.domain"(%1) {operandSegmentSizes = array<i32: 0, 1>} : (i64) -> ()
   }, {
   ^bb0(%arg0: i64):
     %c8192_i64 = arith.constant 8192 : i64
-    %0 = "fsc.extent"() {extent = @spec.ranks} : () -> i64
-    %1 = arith.divsi %c8192_i64, %0 : i64
-    %2 = "fsc.extent"() {extent = @spec.rank} : () -> i64
-    %3 = arith.muli %2, %1 : i64
+    %0 = "fsc.extent"() {extent = @spec.rank} : () -> i64
+    %1 = "fsc.extent"() {extent = @spec.ranks} : () -> i64
+    %2 = arith.divsi %c8192_i64, %1 : i64
+    %3 = arith.muli %0, %2 : i64
     %4 = arith.addi %3, %arg0 : i64
-    %5 = arith.remsi %4, %0 : i64
-    %6 = arith.divsi %4, %0 : i64
+    %5 = arith.remsi %4, %1 : i64
+    %6 = arith.divsi %4, %1 : i64
     "fsc.point"(%arg0, %5, %6) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
   }) {fanout = 1 : i64, indices = ["i"], node = ["cuda", "triton"], num_source_dims = 1 : i64, ragged = 0 : i64, runs = [{cell_elems = 1024 : i64, copy_dtype = i64, dtype = f32, name = "x", run_elems = 1024 : i64, seg_elems = 1024 : i64, unit_bytes = 16 : i64}], segment = @spec.row, source = @spec.block, sym_name = "redistribute", target = @spec.cyclic} : () -> ()
   "fsc.path"() ({
@@ -42,21 +41,20 @@ module {
   "fsc.def_layout"() {cells = [{name = "x", type = tensor<1024xf32>}], sym_name = "spec.cyclic"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
-    %c1_i64 = arith.constant 1 : i64
     %c8192_i64 = arith.constant 8192 : i64
     %0 = "fsc.extent"() {extent = @spec.ranks} : () -> i64
     %1 = arith.divsi %c8192_i64, %0 : i64
-    "fsc.domain"(%c1_i64, %1) {operandSegmentSizes = array<i32: 1, 1>} : (i64, i64) -> ()
+    "fsc.domain"(%1) {operandSegmentSizes = array<i32: 0, 1>} : (i64) -> ()
   }, {
   ^bb0(%arg0: i64):
     %c8192_i64 = arith.constant 8192 : i64
-    %0 = "fsc.extent"() {extent = @spec.ranks} : () -> i64
-    %1 = arith.divsi %c8192_i64, %0 : i64
-    %2 = "fsc.extent"() {extent = @spec.rank} : () -> i64
-    %3 = arith.muli %2, %1 : i64
+    %0 = "fsc.extent"() {extent = @spec.rank} : () -> i64
+    %1 = "fsc.extent"() {extent = @spec.ranks} : () -> i64
+    %2 = arith.divsi %c8192_i64, %1 : i64
+    %3 = arith.muli %0, %2 : i64
     %4 = arith.addi %3, %arg0 : i64
-    %5 = arith.remsi %4, %0 : i64
-    %6 = arith.divsi %4, %0 : i64
+    %5 = arith.remsi %4, %1 : i64
+    %6 = arith.divsi %4, %1 : i64
     "fsc.point"(%arg0, %5, %6) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
   }) {fanout = 1 : i64, indices = ["i"], node = ["cuda", "triton"], num_source_dims = 1 : i64, ragged = 0 : i64, runs = [{cell_elems = 1024 : i64, copy_dtype = i64, dtype = f32, name = "x", run_elems = 1024 : i64, seg_elems = 1024 : i64, unit_bytes = 16 : i64}], segment = @spec.row, source = @spec.block, sym_name = "redistribute", target = @spec.cyclic} : () -> ()
   "fsc.path"() ({

@@ -9,10 +9,9 @@ module {
   "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, padding = "fewest", placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
-    %c1_i64 = arith.constant 1 : i64
     %c8_i64 = arith.constant 8 : i64
     %0 = "fsc.extent"() {extent = @spec.tokens} : () -> i64
-    "fsc.domain"(%c1_i64, %0, %c8_i64) {operandSegmentSizes = array<i32: 1, 2>} : (i64, i64, i64) -> ()
+    "fsc.domain"(%0, %c8_i64) {operandSegmentSizes = array<i32: 0, 2>} : (i64, i64) -> ()
   }, {
   ^bb0(%arg0: i64, %arg1: i64):
     %c8_i64 = arith.constant 8 : i64
@@ -58,10 +57,9 @@ module {
   "fsc.def_packed"() {align = 128 : i64, compact = 0 : i64, padding = "fewest", placement = @spec.by_expert.place, segment = @spec.token, sym_name = "spec.by_expert"} : () -> ()
   "fsc.shuffle"() ({
   ^bb0(%arg0: i64):
-    %c1_i64 = arith.constant 1 : i64
     %c8_i64 = arith.constant 8 : i64
     %0 = "fsc.extent"() {extent = @spec.tokens} : () -> i64
-    "fsc.domain"(%c1_i64, %0, %c8_i64) {operandSegmentSizes = array<i32: 1, 2>} : (i64, i64, i64) -> ()
+    "fsc.domain"(%0, %c8_i64) {operandSegmentSizes = array<i32: 0, 2>} : (i64, i64) -> ()
   }, {
   ^bb0(%arg0: i64, %arg1: i64):
     %c8_i64 = arith.constant 8 : i64
