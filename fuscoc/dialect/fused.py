@@ -13,7 +13,7 @@ from fuscoc.dialect.base import Op, check_role, entry_block, ops_of, terminator
 from fuscoc.dialect.dtypes import DType
 from fuscoc.dialect.expressions import expression
 from fuscoc.dialect.fsc import Fsc
-from fuscoc.dialect.l0 import LEAVING, DefPacked, check_relation, shuffle_of
+from fuscoc.dialect.l0 import LEAVING, DefPacked, check_owner, check_relation, shuffle_of
 from fuscoc.dialect.l2 import TokenType
 from fuscoc.dialect.l3_values import Cast, Merge, Scale, vector_of
 from fuscoc.dialect.mlir import ext, ir
@@ -89,6 +89,7 @@ class NodePoints(NodeOp, name="node_points", traits=[ir.IsIsolatedFromAboveTrait
     def check_regions(cls, op):
         check_relation(op)
         shuffle = shuffle_of(op)
+        check_owner(shuffle, terminator(op, 1, Point))
         if "relation_kernel" not in shuffle.attributes and _said(op) != _said(shuffle):
             raise VerifyError("evaluates another relation than its shuffle")
 

@@ -248,7 +248,7 @@ class Shuffle(Op, name="shuffle", traits=[ir.IsIsolatedFromAboveTrait]):
             _check_block(op, point)
         else:
             _check_strides(op, point)
-        _check_owner(op, point)
+        check_owner(op, point)
 
 
 def relation_inputs(module: Any) -> list[Any]:
@@ -329,7 +329,7 @@ def _check_strides(op, point):
             raise VerifyError(f"needs the strides of its point in the runs of '{run['name']}'")
 
 
-def _check_owner(op, point):
+def check_owner(op, point):
     """Points of a packed target go to the owners of their keys; no others have keys."""
     target, owner = op.follow("target"), point.rank.owner
     is_owner = getattr(owner, "name", None) == Owner.OPERATION_NAME

@@ -136,11 +136,12 @@ def _start(sent: Tensor, group: dist.ProcessGroup, timeout: float) -> Callable[[
 
 def _check_heads(heads: Tensor) -> None:
     """What all ranks have come to, uint8 [num_ranks, HEAD_BYTES], is the same."""
-    other = (heads != heads[0]).any(dim=1).nonzero().flatten().tolist()
-    if other:
-        first, theirs = (bytes(heads[each].tolist()).rstrip(b"\0") for each in (0, other[0]))
-        told = f"rank {other[0]} has come to {theirs.decode(errors='replace')}"
-        raise ProtocolError(f"{told} where rank 0 has come to {first.decode(errors='replace')}")
+    first, *others = (bytes(each).rstrip(b"\0").decode(errors="replace") for each in heads.numpy())
+    for rank, theirs in enumerate(others, 1):
+        if theirs != first:
+            raise ProtocolError(
+                f"rank {rank} has come to {theirs} where rank 0 has come to {first}"
+            )
 
 
 def keep_until_next(works: list[dist.Work]) -> None:
