@@ -150,6 +150,8 @@ def extreme_of(op: Operator, theirs: Callable[..., Any]) -> Callable[..., Any]:
     def extreme(x: Any, y: Any, *given: Any, **named: Any) -> Any:
         if given or named or type(x) is not tensor:
             return theirs(x, y, *given, **named)
+        if type(y) is not tensor and x.dtype.primitive_bitwidth < 32:
+            return theirs(x, y)  # Triton 3.6 makes these wider, later ones do not
         return operate(x, y)
 
     return extreme
