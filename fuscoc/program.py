@@ -93,7 +93,8 @@ def into_json(
 def _relation(shuffle: Any, kernel_name: KernelName) -> dict[str, Any]:
     kernel, extents = shuffle.follow("relation_kernel"), shuffle.read("extents_kernel")
     values = [argument["value"] for argument in kernel.read("args")]
-    outputs = values[values.index("source") :]  # of it, addresses, rank and key or slot
+    # Its last arguments are what it stores: the source segment, addresses, rank, and key or slot.
+    outputs = values[values.index("source") :]
     (loop,) = ops_of(kernel, ForEachPoint)
     return {
         "kernel": kernel_name(kernel.read("sym_name")),

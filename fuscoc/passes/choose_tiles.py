@@ -9,7 +9,7 @@ from fuscoc.codegen.cuda_entries import alike_entries, entry_group
 from fuscoc.codegen.cuda_tiles import TARGETS, choose_piece_sizes, choose_sizes
 from fuscoc.codegen.node_shuffle import node_shuffle
 from fuscoc.codegen.triton_tiles import choose_triton_piece_sizes, choose_triton_sizes
-from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.base import PassError, ops_of
 from fuscoc.dialect.fused import NodePieces
 from fuscoc.dialect.mlir import ir
 from fuscoc.dialect.node import Node
@@ -30,7 +30,8 @@ def run(module: Any) -> None:
                 for target, chosen in choose_piece_sizes(shuffle, group):
                     CudaPieceTile.build(arch=target.arch, **asdict(chosen))
             elif "cuda" in printers:
-                assert not shuffle.every_rank, "other kernels have a number of destinations"
+                if shuffle.every_rank:
+                    raise PassError(node, "sends rows to every rank by kernels that count them")
                 for target in TARGETS:
                     CudaTile.build(arch=target.arch, **asdict(choose_sizes(shuffle, target)))
             if "triton" in printers and pieces:

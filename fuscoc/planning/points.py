@@ -39,7 +39,8 @@ def points_of(
 ) -> list[Points]:
     """What the relation kernel computes on every rank, for the planner to plan.
 
-    ``module`` is the shuffle's own, from coalesce-segments on; ``ranks`` need no source.
+    ``module`` is the shuffle's own, from coalesce-segments on, until specialise-kernels; ``ranks``
+    need no source.
 
     Raises:
         FuscoRuntimeError: sizes or a placement that every dispatch would refuse.
