@@ -133,6 +133,48 @@ def questions(group: Any, artifact: str, is_fixed: bool, **options: Any) -> None
         shuffle.check()
 
 
+def weighed_questions(group: Any, artifact: str) -> None:
+    """Gradients of what was sent, of weights that came with it and have changed since."""
+    with open_exact(group, artifact) as shuffle:
+        random = torch.Generator().manual_seed(shuffle.rank)
+        parts = torch.randint(8, (4, 2), generator=random)
+        x = torch.randn(4, 3, generator=random, requires_grad=True)
+        weights = torch.rand(4, 2, generator=random, requires_grad=True)
+        rows, handle = shuffle.dispatch(x, parts=parts, ws=weights)
+        with torch.no_grad():
+            weights.neg_()
+        sums = shuffle.combine(rows[:, :2], handle)
+        total = weights.detach().sum(1, keepdim=True)
+        torch.testing.assert_close(sums, x[:, :2] * total)
+        sums.sum().backward()
+        wanted = torch.cat([total.expand(-1, 2), torch.zeros(4, 1)], dim=1)
+        torch.testing.assert_close(x.grad, wanted)
+        each = x.detach()[:, :2].sum(1, keepdim=True)
+        torch.testing.assert_close(weights.grad, each.expand(-1, 2))
+        shuffle.check()
+
+
+def changed_weights(group: Any, artifact: str) -> list[str]:
+    """Weights with gradients change behind a dispatch: sums are by what they are then, without a
+    graph; what is said where they have travelled."""
+    said = []
+    for open_it in (open_exact, partial(open_shuffle, max_sources=2 * BAG)):
+        with open_it(group, artifact) as shuffle:
+            ids, weights, _ = draw(4, shuffle.rank, 2)
+            table = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(2))
+            weights.requires_grad_()
+            asked, handle = shuffle.dispatch(ids, indices=ids, per_sample_weights=weights)
+            rows = table[asked.clamp(0, ROWS - 1)]
+            with torch.no_grad():
+                weights.neg_()
+                if isinstance(shuffle.engine, NodeEngine):
+                    said.append(said_by(partial(shuffle.combine, rows, handle)))
+                else:
+                    found = shuffle.combine(rows, handle)
+                    torch.testing.assert_close(found, bag(table, ids, weights.detach()))
+    return said
+
+
 def no_answers(group: Any, artifact: str) -> list[str]:
     """There is no memory for the answers to a dispatch, whose queries have come: what is said of
     it, and of those of the dispatch before, which lay there, as answers; copies of them are."""

@@ -49,6 +49,19 @@ def test_exact_sizes(pool: Pool, embedding: str) -> None:
     pool.run(reply_work.exact, 2, embedding, [(1, 2), (4, 0)])
 
 
+def test_weights_of_a_reply_have_gradients_beside_what_was_sent(pool: Pool) -> None:
+    weighed = "  weight w(t, k) : f32 = input ws\n  dispatch"
+    text = QUERIES.replace("ALIGN", "").replace("  dispatch", weighed)
+    text = text.replace(", n : f64[1]", "").replace("reduce sum", "reduce sum(w)")
+    pool.run(reply_work.weighed_questions, 2, str(artifact(text).path))
+
+
+def test_weights_of_a_reply_that_change(pool: Pool, embedding: str) -> None:
+    for said in pool.run(reply_work.changed_weights, 2, embedding):
+        assert "`per_sample_weights` on rank" in said[0]
+        assert "has been changed in place since the handle's dispatch" in said[0]
+
+
 def test_rows_that_a_dispatch_without_answers_has_overwritten(pool: Pool) -> None:
     text = QUERIES.replace("ALIGN", "").replace("of answer", "of query")
     for said in pool.run(reply_work.no_answers, 2, str(artifact(text).path)):

@@ -14,6 +14,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -302,6 +303,20 @@ def test_exact_in_kernels(seed: int, name: str) -> None:
 @given(st.integers(0, 2**32), st.sampled_from(sorted(SPECS)))
 def test_fixed(seed: int, name: str) -> None:
     run(seed, name, "fixed")
+
+
+@pytest.mark.parametrize("engine", ["general", "kernels"])
+def test_weights_count_as_they_are_when_combine_is_called(engine: str) -> None:
+    """Also where autograd keeps the routing, whose operator has copied them."""
+    shuffle = opened("weighted", engine)[0]
+    x, weights = torch.randn(TOKENS, HIDDEN, requires_grad=True), torch.rand(TOKENS, TOPK)
+    idx = torch.arange(TOKENS * TOPK).view(TOKENS, TOPK) % KEYS
+    rows, handle = shuffle.dispatch(x, idx=idx, weights=weights)
+    total = weights.neg_().sum(1, keepdim=True)
+    sums = shuffle.combine(rows, handle)
+    torch.testing.assert_close(sums, x * total)
+    [gradient] = torch.autograd.grad(sums.sum(), [x])
+    torch.testing.assert_close(gradient, total.expand_as(x))
 
 
 def run(seed: int, name: str, engine: str) -> None:

@@ -104,7 +104,7 @@ def start_gather(
         RuntimeError, TimeoutError: a rank does not come.
     """
     head = f"{occasion} ({sent.numel()} bytes)".encode()[:HEAD_BYTES].ljust(HEAD_BYTES, b"\0")
-    frame, room = torch.zeros(FRAME_BYTES, dtype=torch.uint8), FRAME_BYTES - HEAD_BYTES
+    frame, room = sent.new_zeros(FRAME_BYTES), FRAME_BYTES - HEAD_BYTES
     frame[:HEAD_BYTES] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
     frame[HEAD_BYTES : HEAD_BYTES + sent.numel()] = sent[:room]
     framed = _start(frame, group, timeout)

@@ -9,7 +9,7 @@ travel with it. A rank that has none by then takes part with zeros, and tells th
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -111,3 +111,11 @@ def named_weights(machine: Machine, received: Tensor) -> dict[str, Tensor]:
 def version(tensor: Tensor) -> int:
     """Grows when the tensor is changed, where torch counts that."""
     return UNKNOWN if tensor.is_inference() else tensor._version
+
+
+def with_weights(handle: Any, weights: Mapping[str, Tensor]) -> Any:
+    """A handle of any engine for the same routing, with these weights by name; its reply has them,
+    too, by which rows come back there."""
+    if handle.reply is not None:
+        handle = replace(handle, reply=with_weights(handle.reply, weights))
+    return replace(handle, weights=weights)

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from fuscoc_runtime.engine.arguments import NO_GRADIENT, NO_TANGENT, has_tangent, lacks_memory
 from fuscoc_runtime.engine.handle import refuse_to_pickle
 from fuscoc_runtime.engine.linear import weight_input
+from fuscoc_runtime.engine.weights import with_weights
 from fuscoc_runtime.errors import InputError
 from fuscoc_runtime.face import eager, ops, tickets
 from fuscoc_runtime.manifest.schema import ShuffleSpec
@@ -247,14 +248,7 @@ def _token_without_weights(spec: ShuffleSpec, rank: int, handle: Any) -> Tensor:
         raise InputError(weight_name(spec) or "", rank, "was given to dispatch already")
     is_traced = isinstance(handle, TracedHandle)
     routing = tickets.redeem(handle.token) if is_traced else [handle]
-    return tickets.issue([_without_weights(each) for each in routing])
-
-
-def _without_weights(handle: Any) -> Any:
-    reply = getattr(handle, "reply", None)
-    if reply is not None:
-        handle = replace(handle, reply=_without_weights(reply))
-    return replace(handle, weights={}, token=None)
+    return tickets.issue([replace(with_weights(each, {}), token=None) for each in routing])
 
 
 def _dims_of(spec: ShuffleSpec, handle: Any) -> list[int]:
@@ -271,7 +265,7 @@ def as_handle(spec: ShuffleSpec, handle: Any) -> Any:
     if not isinstance(handle, TracedHandle):
         return handle
     [found] = tickets.redeem(handle.token)
-    return replace(found, weights=weight_input(spec, handle.weights), token=handle.token)
+    return replace(with_weights(found, weight_input(spec, handle.weights)), token=handle.token)
 
 
 def dispatch_traced(

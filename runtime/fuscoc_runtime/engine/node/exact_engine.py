@@ -436,7 +436,8 @@ class ExactEngine:
                 if self.lends(given[name]):
                     problem = overwritten(handle.known.number, held)
                     raise self.checker.problem(name, problem)
-        weights = self._weights({**handle.weights, **named}, handle.extents)
+        held_weights = {} if self.reply is not None else handle.weights  # which are the reply's
+        weights = self._weights({**held_weights, **named}, handle.extents)
         return list(tensors.values()), weights
 
     def _brings_weights(self, handle: object, named: Mapping[str, Any]) -> bool:

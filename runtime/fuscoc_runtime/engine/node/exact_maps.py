@@ -24,6 +24,7 @@ from fuscoc_runtime.engine.linear import (
     weight_input,
 )
 from fuscoc_runtime.engine.node.maps import NodeMaps
+from fuscoc_runtime.engine.weights import with_weights
 
 
 class ExactMaps(NodeMaps):
@@ -31,9 +32,11 @@ class ExactMaps(NodeMaps):
 
     def combine(self, rows: Fields, routing: Sequence[Any], weights: Fields) -> Fields:
         """As without autograd, which may be on another rank: weights that dispatch was given are
-        not sent again."""
-        given = [] if self._engine.has_weights(routing[0]) else weights
-        return self._weighed_by(given, rows, routing)
+        not sent again. They count as they are now; operators keep copies."""
+        handle = routing[0]
+        if self._engine.has_weights(handle):
+            handle, weights = with_weights(handle, weight_input(self.spec, weights)), []
+        return self._weighed_by(weights, rows, [handle])
 
     def pull(self, rows: Fields, routing: Sequence[Any]) -> Fields:
         handle = routing[0]

@@ -248,6 +248,8 @@ class Repeats:
                 return None
         result = self._empty(known.shape, known.strides, known.dtype)
         weights = 0 if (weight := launched.weights) is None else weight.data_ptr()
+        if weight is not None and weights < LOW_ADDRESS and lacks_memory(weight):
+            return None
         with self._order.lock:
             begun = self._begin(is_beside, (rows, result, weight))
             if begun is None:
