@@ -3,8 +3,9 @@ other's memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,7 +15,7 @@ from tests.engine import specs
 from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.gpus import torchrun
-from tests.node_exact import rank_work
+from tests.node_exact import memory_work, rank_work
 from tests.node_exact.models import compile_all
 from tests.node_triton.given_specs import EXAMPLES, TEXTS
 from tests.node_triton.test_any_rows import CASTS
@@ -169,56 +170,56 @@ def test_a_default_device_is_the_programs(pool: Pool) -> None:
 @pytest.mark.parametrize("fits", [True, False], ids=["one as before fits", "none fits"])
 def test_no_memory_for_a_larger_window(pool: Pool, fits: bool) -> None:
     """All ranks name the one that has none; they go on, or say so in every later call."""
-    first, *others = pool.run(rank_work.out_of_memory, 3, path(SMALL), fits)
+    first, *others = pool.run(memory_work.out_of_memory, 3, path(SMALL), fits)
     assert all(each == first for each in others)
     assert first[0].startswith("NetworkError")
     assert "failed on rank 2: Cannot allocate memory" in first[0]
     assert set(first) == {first[0]}
 
 
-def test_no_memory_amid_a_call() -> None:
-    """Who lacks it comes to no call any more, and the others do not wait for it for long."""
+def ended_amid_a_call(work: Callable[..., Any]) -> tuple[list[str], list[str]]:
+    """What two ranks say, the last of which comes to no call any more; neither waits for long."""
     processes = Pool(2)
     try:
-        first, last = processes.run(rank_work.out_of_memory_amid_a_call, 2, path(SMALL))
+        (first, is_slow), (last, _) = processes.run(work, 2, path(SMALL))
     finally:
         processes.close()
-    assert first[0][0] == "no error"
-    assert first[0][1].startswith("HopTimeoutError: [FSR020] rank 0 waited")
-    assert "for rank 1 in the counts" in first[0][1]
-    assert last[0][0] == "no memory"
-    assert "rank 1 could not prepare the call: OutOfMemoryError: no memory" in last[0][1]
-    assert not first[1]
+    assert not is_slow
+    return first, last
+
+
+def test_no_memory_amid_a_call() -> None:
+    first, last = ended_amid_a_call(memory_work.out_of_memory_amid_a_call)
+    assert first[0] == "no error"
+    assert first[1].startswith("HopTimeoutError: [FSR020] rank 0 waited")
+    assert "for rank 1 in the counts" in first[1]
+    assert last[0] == "no memory"
+    assert "rank 1 could not prepare the call: OutOfMemoryError: no memory" in last[1]
 
 
 def test_a_refusal_that_fails_leaves_nobody_waiting() -> None:
-    processes = Pool(2)
-    try:
-        first, last = processes.run(rank_work.refused_amid_a_call, 2, path(SMALL))
-    finally:
-        processes.close()
-    assert first[0][-1].startswith("HopTimeoutError: [FSR020] rank 0 waited")
-    assert "for rank 1 in the" in first[0][-1]
-    assert not first[1]
-    assert last[0][0] == "no memory"
-    assert "rank 1 could not prepare the call: OutOfMemoryError: no memory" in last[0][1]
+    first, last = ended_amid_a_call(memory_work.refused_amid_a_call)
+    assert first[-1].startswith("HopTimeoutError: [FSR020] rank 0 waited")
+    assert "for rank 1 in the" in first[-1]
+    assert last[0] == "no memory"
+    assert "rank 1 could not prepare the call: OutOfMemoryError: no memory" in last[1]
 
 
 def test_no_memory_for_a_call(pool: Pool) -> None:
     said = (
         "PreparationError: [FSR006] rank 1 could not prepare the call: OutOfMemoryError: no memory"
     )
-    assert pool.run(rank_work.out_of_scratch, 2, path(SMALL)) == [said, said]
+    assert pool.run(memory_work.out_of_scratch, 2, path(SMALL)) == [said, said]
 
 
 @pytest.mark.parametrize("fits", [True, False])
 def test_no_memory_for_a_larger_window_of_one_rank(pool: Pool, fits: bool) -> None:
-    [said] = pool.run(rank_work.out_of_memory_alone, 1, path(SMALL), fits)
+    [said] = pool.run(memory_work.out_of_memory_alone, 1, path(SMALL), fits)
     assert all("PreparationError: [FSR006] rank 0 could not prepare" in each for each in said)
 
 
 def test_no_memory_on_one_of_two_gpus(pool: Pool) -> None:
-    first, second = pool.run(rank_work.gpus_out_of_memory, 2)
+    first, second = pool.run(memory_work.gpus_out_of_memory, 2)
     assert first == second
     assert "mapping 128 bytes of cpu for its node failed on rank 1: out of memory" in first[0]
     assert [said == "no error" for said in first] == [False, True, False, False]

@@ -55,10 +55,10 @@ def open_in_rounds(group: Any, artifact: Any, topology: str, **options: Any) -> 
     return shuffle
 
 
-def with_few_places(group: Any, *arguments: Any, name: str, **options: Any) -> Any:
-    """What `node_exact/rank_work.py` has by that name."""
+def with_few_places(group: Any, *arguments: Any, work: Callable[..., Any], **options: Any) -> Any:
+    """Work of the tests inside one node, whose slabs have few places at first."""
     with mock.patch.object(places, "FIRST_SOURCES", 1):
-        return getattr(rank_work, name)(group, *arguments, **options)
+        return work(group, *arguments, **options)
 
 
 def sizes(

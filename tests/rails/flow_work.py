@@ -47,10 +47,10 @@ def amounts(
     return found
 
 
-def by_flows(group: Any, *arguments: Any, name: str, **options: Any) -> Any:
+def by_flows(group: Any, *arguments: Any, work: Callable[..., Any], **options: Any) -> Any:
     """`exact_work.with_few_places` of a shuffle whose rows travel as flows."""
     with exact_work.counts(FlowRails, "_start") as started:
-        found = exact_work.with_few_places(group, *arguments, name=name, **options)
+        found = exact_work.with_few_places(group, *arguments, work=work, **options)
     assert started
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from fuscoc_runtime.engine.node.flow_rails import FlowKnown
 from tests.engine import specs
 from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
+from tests.node_exact import memory_work, rank_work
 from tests.node_triton.test_any_rows import CASTS
 from tests.rails import exact_work
 from tests.rails.test_rails import COMPACT, CYCLIC, SHORT, SMALL, WIDE, check_that_the_last_is_named
@@ -31,9 +33,9 @@ def path(text: str) -> str:
     return str(specs.artifact(text).path)
 
 
-def by(name: str, topology: str) -> partial[Any]:
+def by(work: Callable[..., Any], topology: str) -> partial[Any]:
     """What the tests inside one node let ranks do, between nodes."""
-    return partial(exact_work.with_few_places, name=name, topology=topology)
+    return partial(exact_work.with_few_places, work=work, topology=topology)
 
 
 @pytest.mark.parametrize(
@@ -124,12 +126,12 @@ def test_late_weights_of_segments_of_two_indices(pool: Pool) -> None:
     "text", [SMALL, pytest.param(COMPACT, marks=NIGHTLY)], ids=["expanded", "compact"]
 )
 def test_handles_last(pool: Pool, text: str, topology: str) -> None:
-    pool.run(by("handles_last", topology), RANKS[topology], path(text))
+    pool.run(by(rank_work.handles_last, topology), RANKS[topology], path(text))
 
 
 @pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
 def test_gradients(pool: Pool, topology: str) -> None:
-    work = partial(exact_work.with_few_places, name="by_torch")
+    work = partial(exact_work.with_few_places, work=rank_work.by_torch)
     options, num_ranks = {"topology": topology}, RANKS[topology]
     for errors in pool.run(work, num_ranks, "gradients", path(SMALL), options):
         assert max(errors) < 1e-5, errors
@@ -137,7 +139,7 @@ def test_gradients(pool: Pool, topology: str) -> None:
 
 def test_epochs_wrap(pool: Pool) -> None:
     """Windows grow before and behind it."""
-    work = partial(by("batches", "2x1"), first=2**31 - 2)
+    work = partial(by(rank_work.batches, "2x1"), first=2**31 - 2)
     pool.run(work, 2, path(SMALL), [(1, 2), (2, 1), (40, 0), (1, 1)], 1)
 
 
@@ -155,7 +157,7 @@ def test_turns_of_combines_wrap(pool: Pool, first: int) -> None:
 )
 def test_mistakes(pool: Pool, topology: str, num_mistakes: int) -> None:
     """All ranks raise what the general engine raises, and nothing has moved."""
-    num_ranks, work = RANKS[topology], by("mistakes", topology)
+    num_ranks, work = RANKS[topology], by(rank_work.mistakes, topology)
     found = pool.run(work, num_ranks, path(COMPACT), num_mistakes, True)
     assert found == pool.run(work, num_ranks, path(COMPACT), num_mistakes, False)
     assert len(found[0]) == num_mistakes
@@ -164,7 +166,7 @@ def test_mistakes(pool: Pool, topology: str, num_mistakes: int) -> None:
 
 
 def test_calls_that_kernels_leave_out(pool: Pool) -> None:
-    pool.run(by("left_out", "2x1"), 2, path(SMALL))
+    pool.run(by(rank_work.left_out, "2x1"), 2, path(SMALL))
 
 
 @pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
@@ -286,17 +288,17 @@ def test_no_memory_for_a_call(pool: Pool) -> None:
     said = (
         "PreparationError: [FSR006] rank 1 could not prepare the call: OutOfMemoryError: no memory"
     )
-    found = pool.run(by("out_of_scratch", "2x1"), 2, path(SMALL))
+    found = pool.run(by(memory_work.out_of_scratch, "2x1"), 2, path(SMALL))
     assert found == [said, said]
 
 
 def test_graphs_cannot_capture_calls(pool: Pool) -> None:
-    for said in pool.run(by("captured", "2x1"), 2, path(SMALL)):
+    for said in pool.run(by(rank_work.captured, "2x1"), 2, path(SMALL)):
         assert all(each.startswith("OptionError") and "CUDA graph" in each for each in said), said
 
 
 def test_what_fuscoc_run_does(pool: Pool) -> None:
-    problems, rows = zip(*pool.run(by("demo", "2x1"), 2, path(COMPACT)), strict=True)
+    problems, rows = zip(*pool.run(by(rank_work.demo, "2x1"), 2, path(COMPACT)), strict=True)
     assert problems == (None, None)
     assert sum(rows) > 0
 

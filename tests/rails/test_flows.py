@@ -12,6 +12,7 @@ from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
+from tests.node_exact import rank_work
 from tests.node_triton.rank_work import batch
 from tests.node_triton.test_given_slots import FANNED
 from tests.rails import exact_given_work, exact_work, flow_work
@@ -121,13 +122,13 @@ def test_other_policies(pool: Pool, options: str, text: dict[str, object]) -> No
 )  # fmt: skip
 def test_what_is_too_small_grows(pool: Pool, text: str, topology: str) -> None:
     """Slabs, windows and the memory of rows; handles from before are good."""
-    work = partial(flow_work.by_flows, name="handles_last", topology=topology)
+    work = partial(flow_work.by_flows, work=rank_work.handles_last, topology=topology)
     pool.run(work, RANKS[topology], path(text))
 
 
 @NIGHTLY
 def test_gradients(pool: Pool) -> None:
-    work = partial(flow_work.by_flows, name="by_torch")
+    work = partial(flow_work.by_flows, work=rank_work.by_torch)
     options = {"topology": "2x2"}
     for errors in pool.run(work, 4, "gradients", path(BALANCED), options):
         assert max(errors) < 1e-5, errors
@@ -136,9 +137,9 @@ def test_gradients(pool: Pool) -> None:
 @NIGHTLY
 def test_mistakes(pool: Pool) -> None:
     """As without a policy: all ranks raise what the general engine raises."""
-    work = partial(flow_work.by_flows, name="mistakes", topology="2x2")
+    work = partial(flow_work.by_flows, work=rank_work.mistakes, topology="2x2")
     found = pool.run(work, 4, path(BALANCED), 5, True)
-    assert found == pool.run(by("mistakes", "2x2"), 4, path(BALANCED), 5, False)
+    assert found == pool.run(by(rank_work.mistakes, "2x2"), 4, path(BALANCED), 5, False)
 
 
 @NIGHTLY

@@ -130,7 +130,11 @@ def test_fake_tensors_are_refused(options: dict[str, Any], name: str) -> None:
 def test_function_transforms_are_refused() -> None:
     """Their tensors have no memory, whatever they stand for."""
     shuffle, given = Shuffle(specs.artifact(ROUTED), max_sources=5), batch()
-    of_x = lambda x: shuffle.dispatch(**{**given, "x": x})[0]  # noqa: E731
+
+    def of_x(x: torch.Tensor) -> torch.Tensor:
+        rows: torch.Tensor = shuffle.dispatch(**{**given, "x": x})[0]
+        return rows
+
     for transformed in (torch.func.vmap(of_x), torch.func.functionalize(of_x)):
         with pytest.raises(InputError, match="`x` on rank 0 has no memory"):
             transformed(given["x"])
