@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
 from typing import Any
 
 from fuscoc.codegen.arguments import (
@@ -42,10 +43,14 @@ NUM_WARPS = 8
 # Bits of an outer index's status.
 INEXACT = 1
 NEGATIVE = 2
+EXCESS = 4
+MOST = 2**61
+"""Points, or cells, of all outer indices beyond which they are not counted: integers would wrap."""
 
 
 def build_extents(shuffle: Any) -> str:
-    """The kernel that counts points and cells of every outer index, and checks its divisions.
+    """The kernel that counts points and cells of every outer index, and looks whether there can be
+    so many.
 
     Returns its name.
     """
@@ -63,19 +68,26 @@ def build_extents(shuffle: Any) -> str:
         block = body_of(loop, shuffle.read("indices")[0])
         with ir.InsertionPoint(block):
             outer = block.arguments[0]
-            language = _Kernel(values)
+            with named("most"):
+                most = arith.divsi(constant(MOST), values["num_outer"])
+            language = _Sizes(values, most)
             region = Region(language, {shuffle.domain.blocks[0].arguments[0]: outer})
             extents = region.extents(shuffle.read("indices")[1:], roots[:-1])
             cells = region.value(roots[-1])
+            points = language.fold("muli", extents or [constant(1)])
             zero = constant(0)
             inexact = [language.compare("ne", arith.remsi(*pair), zero) for pair in region.exact]
-            negative = [language.compare("slt", count, zero) for count in [*extents, cells]]
-            flags = [_flag("inexact", inexact, INEXACT), _flag("negative", negative, NEGATIVE)]
-            for output, value in (
-                ("points", language.fold("muli", extents or [constant(1)])),
-                ("cells", cells),
-                ("status", arith.addi(*flags)),
-            ):
+            for size in (*extents, cells):
+                language.at_least_0(size)
+            for size in (points, cells):
+                language.at_most(size)
+            flags = [
+                _flag("inexact", inexact, INEXACT),
+                _flag("negative", list(language.negative.values()), NEGATIVE),
+                _flag("excess", list(language.excess.values()), EXCESS),
+            ]
+            status = reduce(arith.addi, flags)
+            for output, value in (("points", points), ("cells", cells), ("status", status)):
                 StoreScalar.build(values[output], outer, value)
     return name
 
@@ -216,6 +228,54 @@ class _Kernel(RaggedLanguage[Any]):
 
     def located(self, op: Any) -> Any:
         return op.location
+
+
+class _Sizes(_Kernel):
+    """Those of sizes, which inputs say: what is looked up must not be ``negative``, and no value
+    more than ``most``, nor less than its opposite, which is an ``excess``. Where none is, none has
+    wrapped."""
+
+    def __init__(self, values: Values, most: Any) -> None:
+        super().__init__(values)
+        self._most = most
+        self.negative: dict[Any, Any] = {}
+        self.excess: dict[Any, Any] = {}
+
+    def at_least_0(self, value: Any) -> None:
+        if value not in self.negative:
+            self.negative[value] = self.compare("slt", value, constant(0))
+
+    def at_most(self, value: Any) -> None:
+        if value not in self.excess:
+            self.excess[value] = self.compare("slt", self._most, value)
+
+    def extent(self, name: str) -> Any:
+        value = super().extent(name)
+        self.at_most(value)
+        return value
+
+    def lookup(self, name: str, offset: Any) -> Any:
+        value = super().lookup(name, offset)
+        self.at_least_0(value)
+        self.at_most(value)
+        return value
+
+    def arithmetic(self, op: str, lhs: Any, rhs: Any) -> Any:
+        value = super().arithmetic(op, lhs, rhs)
+        if op == "muli":
+            room = arith.divsi(self._most, _at_least(1, self._magnitude(rhs), "times"))
+            size = self._magnitude(lhs)
+            with named("wraps"):
+                self.excess[value] = self.compare("slt", room, size)
+        elif op in ("addi", "subi"):
+            self.excess[value] = self.compare("slt", self._most, self._magnitude(value))
+        return value
+
+    def _magnitude(self, value: Any) -> Any:
+        opposite = arith.subi(constant(0), value)
+        is_more = self.compare("sge", value, opposite)
+        with named("size"):
+            return self.select(is_more, value, opposite)
 
 
 def _spec_arguments(shuffle: Any, roots: Iterable[Any]) -> list[Argument]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fuscoc.lang.check import check as check_text
 from fuscoc.lang.checked import Const
+from fuscoc.source import SourceFile
 from tests.codegen.memory import Int64s, int64s
-from tests.codegen.specs import blocks, built, built_of
+from tests.codegen.specs import Built, blocks, built, built_of
 from tests.specs import vit_patches
 
 UNTOUCHED = -99
@@ -120,8 +123,17 @@ def test_ragged(
     check(found, {"source": sources, "src_offset": offset, "rank": rank, "slot": slot, **strides})
 
 
-@settings(max_examples=30)
-@given(sizes=st.lists(st.tuples(st.integers(-3, 12), st.integers(-3, 12)), max_size=5))
+MOST = 2**61  # points, or cells, that are counted
+SIZE = st.one_of(
+    st.integers(-3, 12),
+    st.integers(0, 6).map(lambda n: 2**31 - 3 + n),
+    st.integers(60, 62).flatmap(lambda bit: st.integers(2**bit - 2, 2**bit + 2)),
+    st.just(2**63 - 1),
+)
+
+
+@settings(max_examples=100)
+@given(sizes=st.lists(st.tuples(SIZE, SIZE), max_size=5))
 def test_extents(sizes: list[tuple[int, int]]) -> None:
     found = outputs("points cells status", len(sizes))
     built("vit").kernels.launch(
@@ -132,14 +144,50 @@ def test_extents(sizes: list[tuple[int, int]]) -> None:
         **found,
     )
     for n, (h, w) in enumerate(sizes):
-        if h >= 0 and w >= 0:
-            inexact = bool(h % 2 or w % 2)
-            assert found["status"][n] == int(inexact)
+        status, most = found["status"][n], MOST // len(sizes)
+        assert bool(status & 1) == bool(h % 2 or w % 2)
+        if h < 0 or w < 0:
+            assert status & 2
+        elif max(h, w, h * w) > most:
+            assert status & 4
+        else:
+            assert status in (0, 1)
             assert found["cells"][n] == h * w
-            assert inexact or found["points"][n] == (h // 2) * (w // 2)
-        elif h <= -2 or w <= -2:
-            assert found["status"][n] >= 2
+            assert status or found["points"][n] == (h // 2) * (w // 2)
     assert found["status"][-1] == UNTOUCHED
+
+
+SUMS = """
+    shuffle sums {
+      index d : texts   index w : length(d) + 3 * more(d)   index s : slots
+      segment token { x : i32 }
+      layout tokens[d, w] of token
+      layout targets[s]   of token
+      route to(d) -> (rank, slot) = input places : int64[2]
+      dispatch tokens[d, w] -> targets[to(d).slot + w] on to(d).rank
+    }"""
+
+
+@cache
+def sums() -> Built:
+    (checked,) = check_text(SourceFile("sums.fsc", SUMS))
+    return built_of(checked)
+
+
+@settings(max_examples=100)
+@given(sizes=st.lists(st.tuples(SIZE, SIZE), min_size=1, max_size=5))
+def test_extents_that_are_sums(sizes: list[tuple[int, int]]) -> None:
+    found = outputs("points cells status", len(sizes))
+    length, more = (int64s([each[k] for each in sizes]) for k in range(2))
+    sums().kernels.launch("sums_extents", num_outer=len(sizes), length=length, more=more, **found)
+    for n, (one, other) in enumerate(sizes):
+        status, count = found["status"][n], one + 3 * other
+        if min(one, other) < 0:
+            assert status & 2
+        elif max(one, 3 * other, count) > MOST // len(sizes):
+            assert status & 4
+        else:
+            assert (status, found["points"][n], found["cells"][n]) == (0, count, count)
 
 
 def test_inputs_of_any_integer_type() -> None:

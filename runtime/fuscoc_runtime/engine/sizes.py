@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from fuscoc_runtime.engine.arguments import MAX_SIZE, Arguments, Checker, is_ragged
 from fuscoc_runtime.engine.divisions import check_divisors
@@ -17,10 +16,7 @@ from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.padding import most_slots
 from fuscoc_runtime.scalar import (
-    BinaryOp,
     Extent,
-    Index,
-    Inside,
     Load,
     Scalar,
     Scope,
@@ -122,13 +118,6 @@ def check_capacity(checker: Checker, num_slots: int, capacity: int) -> None:
         raise checker.problem(render(target.length), problem)
 
 
-def inputs_of_sizes(checker: Checker, arguments: Arguments) -> dict[str, Tensor]:
-    """The inputs with sizes of a ragged domain that are not empty, by name."""
-    names = [spec.name for spec in checker.shuffle.declared.inputs if spec.role == "extent"]
-    given = {name: arguments.inputs[name] for name in names if name in arguments.inputs}
-    return {name: tensor for name, tensor in given.items() if tensor.numel()}
-
-
 def is_concatenated(checker: Checker) -> bool:
     """Whether the source's outer entries are of several sizes, which data says."""
     return is_ragged(checker.shuffle.declared.source.dims)
@@ -141,58 +130,6 @@ def check_cells(checker: Checker, arguments: Arguments, num_cells: int) -> None:
     for name, tensor in arguments.fields.items():
         if len(tensor) != num_cells:
             raise checker.problem(name, f"has {len(tensor)} cells; its sizes add up to {num_cells}")
-
-
-def check_magnitude(
-    checker: Checker, arguments: Arguments, num_outer: int, ranges: Mapping[str, tuple[int, int]]
-) -> None:
-    """Points and cells must be countable: the kernel's integers would wrap unseen. ``ranges``: the
-    least and the largest value of every input of sizes that is not empty.
-
-    Raises:
-        InputError: sizes inside that kernels may not be able to count.
-    """
-    for name, (low, _) in ranges.items():
-        if low < 0:
-            raise checker.problem(name, "has a negative size")
-    highest = {name: high for name, (_, high) in ranges.items()}
-    for sizes, most in magnitudes(checker, arguments, num_outer, highest):
-        if most * max(num_outer, 1) > MAX_SIZE:
-            names = render_product(sizes)
-            raise checker.problem(names, f"is up to {most}: more than kernels can count")
-
-
-def magnitudes(
-    checker: Checker, arguments: Arguments, num_outer: int, highest: Mapping[str, T]
-) -> Iterator[tuple[Sequence[Scalar], T | int]]:
-    """Inner sizes of a ragged domain, then of its source, and at least the product of these and of
-    everything inside them at any index, if no input is negative.
-
-    ``highest``: the largest value of every input of sizes that is not empty, a number or a tensor.
-    """
-    known = {**arguments.extents, checker.shuffle.declared.domain[0].name: num_outer}
-    inner = [index.extent for index in checker.shuffle.declared.domain[1:]]
-    for sizes in (inner, checker.shuffle.declared.source.dims[1:]):
-        yield sizes, math.prod(_magnitude(size, known, highest) for size in sizes)
-
-
-def _magnitude(scalar: Scalar, known: Mapping[str, int], highest: Mapping[str, Any]) -> Any:
-    """At least the absolute value of ``scalar`` and of everything inside it, at every index.
-
-    ``known``: bounds of extents and indices; ``highest``: of the inputs that are not empty.
-    """
-    match scalar:
-        case int():
-            return abs(scalar)
-        case Index(name) | Extent(name):
-            return known[name]
-        case Load(name):
-            return highest.get(name, 0)
-        case BinaryOp(op, lhs, rhs):
-            left, right = _magnitude(lhs, known, highest), _magnitude(rhs, known, highest)
-            return left * right if op == "*" else left + right
-        case Inside(value):
-            return _magnitude(value, known, highest)
 
 
 def _size(checker: Checker, scalar: Scalar, arguments: Arguments) -> int:

@@ -197,7 +197,7 @@ def _pairs(launched: Launched, topology: Topology) -> tuple[int, list[int], list
     sent = launched.sent
     num_sources = launched.num_sources if sent is None else sent.num_sources
     if isinstance(launched.ragged, RaggedSizes):
-        num_sources = int(launched.ragged.num_points) // fanout
+        num_sources = int(launched.ragged.totals[0]) // fanout
     if sent is None:
         codes = launched.codes[:num_sources]  # rank and slot
         bits = num_slot_bits(room_for(num_ranks))  # of one node

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from fuscoc_runtime.scalar import (
     Scope,
     evaluate,
     render,
+    render_product,
     subexpressions,
 )
 
@@ -79,15 +81,17 @@ def explain_extents(
     extents: Mapping[str, int],
     outer: int,
 ) -> InexactDivisionError | InputError:
-    """The error of an outer index at which a ragged extent is negative or a division leaves a
-    remainder.
+    """The error of an outer index at which a size that inputs say is negative, a division leaves a
+    remainder, or there are more points or cells than kernels can count.
     """
     index = shuffle.declared.domain[0].name
     scope = Scope(extents, inputs, {index: outer})
-    sizes = [
-        *(inner.extent for inner in shuffle.declared.domain[1:]),
-        *shuffle.declared.source.dims[1:],
-    ]
+    inner = [each.extent for each in shuffle.declared.domain[1:]]
+    products = [inner, list(shuffle.declared.source.dims[1:])]
+    sizes = list(chain(*products))
+    for scalar in chain.from_iterable(map(subexpressions, sizes)):
+        if isinstance(scalar, Load) and evaluate(scalar, scope) < 0:
+            return InputError(scalar.input, rank, "has a negative size")
     for size in sizes:
         for scalar in subexpressions(size):
             if isinstance(scalar, BinaryOp) and scalar.op == "/":
@@ -99,7 +103,11 @@ def explain_extents(
         value = evaluate(size, scope)
         if value < 0:
             return InputError(render(size), rank, f"is {value} at {index} = {outer}: no size")
-    raise ValueError(f"every extent of {shuffle.name} is a size at {index} = {outer}")
+    counts = [math.prod(evaluate(size, scope) for size in each) for each in products]
+    most = max(counts)
+    names = render_product(products[counts.index(most)])
+    problem = f"is {most} at {index} = {outer}: more than kernels can count"
+    return InputError(names, rank, problem)
 
 
 def coordinates(domain: Sequence[DomainIndex], scope: Scope, point: int) -> dict[str, int]:

@@ -27,16 +27,34 @@ def vit_patches_extents(
         lane = start + tl.arange(0, 512).to(tl.int64)
         live = lane < num_outer
         n = tl.minimum(lane, num_outer - 1)  # idle lanes repeat the last one
+        most = 2305843009213693952 // num_outer
         height_n = tl.load(height + n)
         num_i = height_n // 14
         width_n = tl.load(width + n)
         num_j = width_n // 14
         value = height_n * width_n
+        value_1 = 0 - width_n
+        size = tl.where(width_n >= value_1, width_n, value_1)
+        times = tl.where(size >= 1, size, 1)
+        value_2 = 0 - height_n
+        size_1 = tl.where(height_n >= value_2, height_n, value_2)
+        wraps = most // times < size_1
+        value_3 = 0 - num_j
+        size_2 = tl.where(num_j >= value_3, num_j, value_3)
+        times_1 = tl.where(size_2 >= 1, size_2, 1)
+        value_4 = 0 - num_i
+        size_3 = tl.where(num_i >= value_4, num_i, value_4)
+        wraps_1 = most // times_1 < size_3
         inexact = (height_n % 14 != 0) | (width_n % 14 != 0)
-        negative = (num_i < 0) | (num_j < 0) | (value < 0)
+        negative = (num_i < 0) | ((width_n < 0) | ((height_n < 0) | (num_j < 0))) | (value < 0)
+        excess = (most < width_n) | ((most < height_n) | wraps) | wraps_1
         tl.store(points + n, num_i * num_j, mask=live)
         tl.store(cells + n, value, mask=live)
-        tl.store(status + n, tl.where(inexact, 1, 0) + tl.where(negative, 2, 0), mask=live)
+        tl.store(
+            status + n,
+            tl.where(inexact, 1, 0) + tl.where(negative, 2, 0) + tl.where(excess, 4, 0),
+            mask=live,
+        )
 
 
 # vit_patches.fsc:18: dispatch patches[n, i, j] -> sequence[where(n).offset + i * width(n) / p + ...

@@ -158,8 +158,8 @@ class NodeEngine:
                 num_slots=num_slots,
                 ragged=ragged,
             )
-            if isinstance(ragged, RaggedSizes):
-                launched.drop(ragged.excess)
+            if isinstance(ragged, RaggedSizes) and isinstance(self._ragged, RaggedEvaluator):
+                self._ragged.drop(ragged, launched)
             self.entered(launched.entry)
         shapes = {name: tensor.shape for name, tensor in arguments.fields.items()}
         reply = None

@@ -474,6 +474,6 @@ class CudaNode:
             return
         call.outer = call.points_before = call.cells_before = call.num_points = 0
         if isinstance(ragged, RaggedSizes):
-            call.outer, call.num_points = ragged.outer.data_ptr(), ragged.num_points.data_ptr()
+            call.outer, call.num_points = ragged.outer.data_ptr(), ragged.totals.data_ptr()
             call.points_before = ragged.point_offset.data_ptr()
             call.cells_before = ragged.cell_offset.data_ptr()

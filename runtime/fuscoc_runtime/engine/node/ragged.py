@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fuscoc_runtime.engine import sizes
 from fuscoc_runtime.engine.arguments import Arguments, Checker
-from fuscoc_runtime.engine.node.state import BAD_SIZES, EXCESS, TROUBLES, NodeKernels
-from fuscoc_runtime.kernels.loader import address, load_kernel
+from fuscoc_runtime.engine.node.rings import Launched
+from fuscoc_runtime.engine.node.state import NodeKernels
+from fuscoc_runtime.kernels.loader import Kernel, address, load_device_kernel, load_kernel
 from fuscoc_runtime.kernels.trace import Tracer
 from fuscoc_runtime.kernels.traced import traced
 from fuscoc_runtime.manifest.artifact import Artifact
@@ -21,8 +22,14 @@ from fuscoc_runtime.manifest.schema import ShuffleSpec
 MAX_PROGRAMS = 256
 """Of the kernel of extents, which go through further outer indices in turn."""
 
-MOST = 2.0**62
-"""Points or cells beyond which sizes are refused: the kernels' integers would wrap unseen."""
+POINTS_AT_ONCE, NUM_WARPS = 1024, 4
+"""Of a program of ``kernels/device/ragged.py``."""
+
+ADDED_UP = (
+    "num_outer", "least_cells", "most_cells", "room", "fanout",
+    "table", "offsets", "totals", "state",
+)  # fmt: skip
+SPREAD = "num_points", "num_outer", "steps", "offsets", "outer"
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,16 +38,15 @@ class RaggedSizes:
 
     All are int64, on the device. ``outer`` [max_sources * fan-out]: the outer index of a point.
     ``point_offset``, ``cell_offset`` [num_outer + 1]: points and source cells before an outer
-    index. ``num_points`` []: the points that there are, of those that there is room for; the others
-    are dropped, and their entries of ``outer`` only such that inputs can be read there. It is 0
-    where the sizes cannot be. ``excess`` []: points for which there is no room.
+    index. ``totals`` [2]: the points that there are, of those that there is room for, 0 where the
+    sizes cannot be; and those for which there is no room. Points that there are not are dropped,
+    and their entries of ``outer`` only such that inputs can be read there.
     """
 
     outer: Tensor
     point_offset: Tensor
     cell_offset: Tensor
-    num_points: Tensor
-    excess: Tensor
+    totals: Tensor
 
 
 @dataclass(frozen=True)
@@ -105,10 +111,19 @@ class RaggedEvaluator:
     What is wrong with them is counted in ``state``, the words of the device (`NodeKernels.state`).
     """
 
-    def __init__(self, extents: Extents, max_sources: int, fanout: int, state: Tensor) -> None:
-        self._extents, self._fanout, self._state = extents, fanout, state
-        self._points = torch.arange(max_sources * fanout, device=state.device)
-        self._counted = torch.tensor([EXCESS, BAD_SIZES, TROUBLES], device=state.device)
+    def __init__(
+        self,
+        extents: Extents,
+        max_sources: int,
+        fanout: int,
+        state: Tensor,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self._extents, self._state = extents, state
+        self._room, self._fanout = max_sources * fanout, fanout
+        self._add_up = _device_kernel("add_up", ADDED_UP, state.device, tracer)
+        self._spread = _device_kernel("spread", SPREAD, state.device, tracer)
+        self._drop = _device_kernel("drop", ("totals", "routing"), state.device, tracer)
 
     def evaluate(self, checker: Checker, arguments: Arguments) -> RaggedSizes | None:
         """Only enqueues work. None if there is no outer index, and so no segment.
@@ -120,41 +135,44 @@ class RaggedEvaluator:
         if not num_outer:
             sizes.check_cells(checker, arguments, 0)
             return None
-        table = torch.empty(3, num_outer, dtype=torch.int64, device=self._state.device)
+        num_bounds = num_outer + 1
+        lengths = [3 * num_outer, num_bounds, num_bounds, 2, self._room]
+        memory = torch.empty(sum(lengths), dtype=torch.int64, device=self._state.device)
+        table, points, cells, totals, outer = torch.split(memory, lengths)
         values = {f"extent.{name}": value for name, value in arguments.extents.items()}
         values |= {f"input.{name}": address(each) for name, each in arguments.inputs.items()}
-        values |= zip(("points", "cells", "status"), map(address, table), strict=True)
+        values |= {
+            name: address(table) + number * num_outer * table.element_size()
+            for number, name in enumerate(("points", "cells", "status"))
+        }
         values["num_outer"] = num_outer
         self._extents.launch(values)
-        offsets = torch.nn.functional.pad(table[:2].cumsum(1), (1, 0))
-        (num_points, num_cells), room = offsets[:, -1], len(self._points)
-        bad = table[2].any() | (num_points < 0) | self._is_too_much(checker, arguments, num_outer)
-        if sizes.is_concatenated(checker):
-            for tensor in arguments.fields.values():
-                bad = bad | (num_cells != len(tensor))
-        # Of sizes that cannot be nothing is left: the kernel reads inputs where these tables say.
-        num_points, offsets = torch.where(bad, 0, num_points), torch.where(bad, 0, offsets)
-        excess = (num_points - room).clamp(min=0)
-        self._count(excess // self._fanout, bad)
-        # Points beyond the last one are of its outer index.
-        at = torch.minimum(self._points, num_points - 1)
-        outer = torch.searchsorted(offsets[0, 1:], at, right=True).clamp(max=num_outer - 1)
-        return RaggedSizes(outer, offsets[0], offsets[1], num_points.clamp(max=room), excess)
+        num_cells = [len(each) for each in arguments.fields.values()]
+        told = (min(num_cells), max(num_cells)) if sizes.is_concatenated(checker) else (-1, -1)
+        at = [address(each) for each in (table, points, totals, self._state)]
+        self._add_up.start([num_outer, *told, self._room, self._fanout, *at], 1)
+        steps = num_outer.bit_length()
+        at = [address(points), address(outer)]
+        self._spread.start([self._room, num_outer, steps, *at], -(-self._room // POINTS_AT_ONCE))
+        return RaggedSizes(outer, points, cells, totals)
 
-    def _is_too_much(self, checker: Checker, arguments: Arguments, num_outer: int) -> Tensor:
-        """bool []: whether an input of sizes is negative, or points or cells cannot be counted."""
-        bad = torch.zeros((), dtype=torch.bool, device=self._state.device)
-        highest: dict[str, Tensor] = {}
-        for name, tensor in sizes.inputs_of_sizes(checker, arguments).items():
-            low, high = tensor.aminmax()
-            bad, highest[name] = bad | (low < 0), high.double()
-        for _, most in sizes.magnitudes(checker, arguments, num_outer, highest):
-            bad = bad | (most * num_outer > MOST)
-        return bad
+    def drop(self, sizes: RaggedSizes, launched: Launched) -> None:
+        """Count the points for which there was no room as not moved; behind the launches of their
+        dispatch."""
+        self._drop.start([address(sizes.totals), address(launched.routing)], 1)
 
-    def _count(self, excess: Tensor, bad: Tensor) -> None:
-        counts = torch.stack([excess, bad.long(), excess + bad])
-        self._state.index_add_(0, self._counted, counts.to(self._state.dtype))
+
+def _device_kernel(
+    name: str, arguments: Sequence[str], device: torch.device, tracer: Tracer | None
+) -> Kernel:
+    """One of ``kernels/device/ragged.py``, compiled, so that even its first launch can be
+    captured."""
+    is_interpreted = device.type == "cpu"
+    kernel = load_device_kernel(
+        "ragged", name, arguments, interpreted=is_interpreted, num_warps=NUM_WARPS
+    )
+    kernel.compile()
+    return traced(kernel, tracer)
 
 
 def ragged_evaluator(
@@ -167,4 +185,5 @@ def ragged_evaluator(
     if node.max_entries is not None:
         return EntryEvaluator(node.max_entries)
     extents = Extents(artifact, program.relation, node.state.device, tracer)
-    return RaggedEvaluator(extents, node.limits.max_sources, program.fanout, node.state)
+    max_sources = node.limits.max_sources
+    return RaggedEvaluator(extents, max_sources, program.fanout, node.state, tracer)

@@ -145,11 +145,6 @@ class Launched:
         assert self.claims is not None
         return self.claims, self.routing[EPOCH : EPOCH + 1]
 
-    def drop(self, count: Tensor) -> None:
-        """Count further points, int64 [], that the dispatch has not moved; behind its launches."""
-        at = DROPPED + self.routing[USES : USES + 1] % 2
-        self.routing.index_add_(0, at, count.view(1).to(self.routing.dtype))
-
     @property
     def dropped(self) -> Tensor:
         """int64 [], points of the latest dispatch in this memory that were not moved; -1 if that

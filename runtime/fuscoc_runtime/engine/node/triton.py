@@ -17,7 +17,7 @@ from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.windows import Allocate, allocator
 from fuscoc_runtime.engine.node.prepared import Prepared
-from fuscoc_runtime.engine.node.ragged import EntrySizes, RaggedSizes
+from fuscoc_runtime.engine.node.ragged import POINTS_AT_ONCE, EntrySizes, RaggedSizes
 from fuscoc_runtime.engine.node.rings import HandleRings, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.state import Limits, new_state
@@ -74,6 +74,9 @@ class TritonNode:
         if limits.capacity > (most := self._program.most_slots):
             raise ValueError(f"a capacity of {limits.capacity} is beyond {most}")
         self._device, self._interpreted = members.device, self._program.interpreted
+        if shuffle.program.relation.extents_kernel is not None:
+            columns = "num_points", "totals", "first", "second"
+            self._leave_out = self._program.load("ragged", "leave_out", columns, num_warps=4)
         members.meet("opening")  # a rank that has no kernels does not come
         self._memory = self._new_memory(allocator(members))
         self.rows = self._memory.rows
@@ -301,9 +304,9 @@ class TritonNode:
         values |= {name: address(getattr(sizes, name)) for name in RAGGED_TABLES}
         carry_out(self._program.evaluating(), values)
         values["relation_programs"] = 0
-        for column in columns:
-            behind = torch.arange(len(column), device=self._device) >= sizes.num_points
-            column.masked_fill_(behind, -1)
+        first, second = columns
+        at = [address(each) for each in (sizes.totals, first, second)]
+        self._leave_out.start([len(first), *at], -(-len(first) // POINTS_AT_ONCE))
 
     def _ragged_columns(self, entry: RingEntry) -> list[torch.Tensor]:
         """What tells of the points of a dispatch where they go."""
