@@ -22,7 +22,9 @@ PLAN_THREADS = 1024
 COMBINE_WARPS = 28  # 72 registers a thread: four vectors in flight and no spills
 MAX_TEAMS = 15  # of a CTA: each has a named barrier
 VECTORS_IN_FLIGHT = 4
-COPIED_BYTES, MAX_COPIED_ROWS = 8192, 256  # that a warp of a combine copies at once, at most
+# That a warp of a combine copies at once, at most, but some rows in any case; longer ones are not
+# copied so.
+COPIED_BYTES, MAX_COPIED_ROWS, LEAST_COPIED_ROWS, LONGEST_COPIED = 8192, 256, 4, 16384
 COPY_WARPS, WORDS_IN_FLIGHT = 24, 8  # 80 registers a thread, of these words 32
 PLACE_BYTES = 8  # says where a row lies that is copied, in shared memory
 TILES_LISTED, SLOT_BYTES = 6, 4  # of rows whose slots a CTA's three teams list, two each, to send
@@ -33,7 +35,9 @@ RUN_WORDS = 4  # that say what there is of a run, in shared memory
 MOVED_ROWS = 256  # of a tile of longer ones, at most: work is dealt out by them on the way back
 RUN_BYTES = 128  # of a key's rows in a tile, on average, at least: a line
 MAX_SORTED_KEYS = 128  # 64 registers a thread
-SCATTERING_WARPS = 4  # of a CTA, at least: while some rows are loaded, others are stored
+# Lanes of a warp that move a row each, fewer of longer rows, and so many warps of a CTA at least:
+# while some load rows, others store them.
+SCATTERING_WARPS = {WARP: 4, 8: 5}
 BULK_WORD, BULK_LINE = 16, 128  # bytes: of what bulk copies move, and the lines they are cut into
 PIECE_WARPS = 28, 24  # of a CTA, there and back: 72 and 80 registers a thread
 EVERY_RANK_WARPS = 20, 20  # the same of rows to every rank, which are moved by whole groups
@@ -263,13 +267,14 @@ def bulk_room(row: int) -> int:
     return row if row % BULK_LINE == 0 else row + BULK_LINE - BULK_WORD
 
 
-def scattered_layout(shuffle: CudaShuffle, target: CudaTarget) -> BufferLayout | None:
-    """`buffer_layout` of one lane's row, if a lane moves a row; None where a warp does.
+def scattered_layout(shuffle: CudaShuffle, target: CudaTarget) -> tuple[BufferLayout, int] | None:
+    """`buffer_layout` of one lane's row, if a lane moves a row, and how many lanes of a warp do;
+    None where a warp moves a row.
 
     Lanes need one destination each, fields that arrive as they leave and that bulk copies can
-    move, and rows so small that enough warps have 32 of them.
+    move, and rows so small that enough warps have several of them.
     """
-    if target.arch != "sm_90" or shuffle.fanout > 1 or shuffle.compact or shuffle.is_placed:
+    if target.arch != "sm_90" or shuffle.fanout > 1 or shuffle.compact or shuffle.given_slots:
         return None
     if shuffle.source_fields or any(unit_bytes(field) < BULK_WORD for field in shuffle.fields):
         return None
@@ -277,8 +282,10 @@ def scattered_layout(shuffle: CudaShuffle, target: CudaTarget) -> BufferLayout |
     for field in shuffle.fields:
         at[field.name] = end
         end += -(-bulk_room(row_bytes(field)) // BULK_LINE) * BULK_LINE
-    fits = SCATTERING_WARPS * WARP * end <= target.room
-    return BufferLayout(at, at, end) if fits else None
+    for lanes, warps in SCATTERING_WARPS.items():
+        if warps * lanes * end <= target.room:
+            return BufferLayout(at, at, end), lanes
+    return None
 
 
 def sorted_rows(shuffle: CudaShuffle, target: CudaTarget) -> int:
@@ -293,7 +300,7 @@ def sorted_rows(shuffle: CudaShuffle, target: CudaTarget) -> int:
     if shuffle.fanout > 1 or shuffle.compact or shuffle.is_placed:
         return 1
     if row >= BULK_LINE:
-        if moving_warps(shuffle, target) < SCATTERING_WARPS:
+        if moving_warps(shuffle, target) < SCATTERING_WARPS[WARP]:
             return 1
         return min(MOVED_ROWS, max(WARP, 1 << (SORTED_BYTES // row).bit_length() - 1))
     in_runs = fields_in_runs(target.arch, list(map(unit_bytes, shuffle.fields)))
@@ -308,8 +315,8 @@ def sorted_rows(shuffle: CudaShuffle, target: CudaTarget) -> int:
 
 def moving_warps(shuffle: CudaShuffle, target: CudaTarget) -> int:
     """Warps of a CTA that also plans which have a buffer for a row a lane; 0 if lanes cannot."""
-    layout = scattered_layout(shuffle, target)
-    if layout is None:
+    layout, lanes = scattered_layout(shuffle, target) or (None, 0)
+    if layout is None or lanes < WARP:
         return 0
     room = target.room - moving_bytes(shuffle.num_keys, 0)
     return min(MAX_DISPATCH_WARPS, room // (WARP * layout.nbytes))
@@ -358,8 +365,11 @@ def field_sizes(
 def copied_rows(shuffle: CudaShuffle) -> int:
     """Rows that a warp of a combine copies at once, some KB of the largest field; 1 if rows are
     summed up, or so large that a team of warps takes one each."""
-    rows = COPIED_BYTES // max(map(row_bytes, shuffle.leaving)) if shuffle.combine == "copy" else 0
-    return min(MAX_COPIED_ROWS, 1 << rows.bit_length() - 1) if rows else 1
+    longest = max(map(row_bytes, shuffle.leaving))
+    if shuffle.combine != "copy" or longest > LONGEST_COPIED:
+        return 1
+    rows = 1 << max(1, COPIED_BYTES // longest).bit_length() - 1
+    return max(LEAST_COPIED_ROWS, min(MAX_COPIED_ROWS, rows))
 
 
 def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
@@ -368,8 +378,10 @@ def choose_sizes(shuffle: CudaShuffle, target: CudaTarget) -> CudaSizes:
     in_tile = sorted_rows(shuffle, target)
     is_short = in_tile > 1 and sum(map(row_bytes, shuffle.fields)) < BULK_LINE
     scattered = None if is_short else scattered_layout(shuffle, target)
-    rows = 1 if scattered is None else WARP
-    layout = scattered or buffer_layout(shuffle.fields, shuffle.leaving, shuffle.casts, passes)
+    layout, rows = scattered or (
+        buffer_layout(shuffle.fields, shuffle.leaving, shuffle.casts, passes),
+        1,
+    )
     arriving, leaving = field_sizes(shuffle, layout, passes)
     warps = min(MAX_DISPATCH_WARPS, target.room // (rows * layout.nbytes))
     if in_tile > 1:

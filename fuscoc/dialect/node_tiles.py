@@ -16,6 +16,7 @@ from fuscoc.codegen.cuda_tiles import (
     MOVED_ROWS,
     PLACE_BYTES,
     PLAN_THREADS,
+    SCATTERING_WARPS,
     SORTED_ROWS,
     TARGETS,
     WARP,
@@ -242,8 +243,11 @@ def _check_scattered(op):
     (points,), assigns = ops_of(node, NodePoints), ops_of(node, NodeAssign)
     if points.read("fanout") > 1 or not assigns or assigns[0].read("compact"):
         raise VerifyError("must not move a row a lane but to one slot each, which it is assigned")
-    if op.read("dispatch_rows") != WARP or op.read("num_passes") > 1 or op.read("leaving"):
-        raise VerifyError(f"must move {WARP} whole rows, or one, as they arrive")
+    if op.read("dispatch_rows") not in SCATTERING_WARPS:
+        allowed = " or ".join(map(str, SCATTERING_WARPS))
+        raise VerifyError(f"must move a row by a warp, or by each of {allowed} lanes of it")
+    if op.read("num_passes") > 1 or op.read("leaving"):
+        raise VerifyError("must move whole rows by lanes, as they arrive")
     given = op.read("arriving")
     if op.read("arch") != "sm_90" or any(each["word_bytes"] != BULK_WORD for each in given):
         raise VerifyError("needs bulk copies to move a row a lane")
@@ -263,7 +267,7 @@ def _check_sorted(op, arrived):
         raise VerifyError("must sort whole rows, as they arrive")
     num_keys = ops_of(node, NodeCount)[0].follow("placement").read("num_keys")
     moved = op.read("dispatch_rows")
-    if moved > 1 and (rows % WARP or rows > MOVED_ROWS):
+    if moved > 1 and (moved != WARP or rows % WARP or rows > MOVED_ROWS):
         raise VerifyError(f"must plan whole warps of rows, {MOVED_ROWS} at most")
     if moved == 1 and (warps * WARP != PLAN_THREADS or rows not in SORTED_ROWS):
         raise VerifyError(f"must sort a tile of {SORTED_ROWS} rows by {PLAN_THREADS} threads")

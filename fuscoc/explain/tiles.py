@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fuscoc.codegen.cuda_tiles import (
     COMBINE_WARPS,
     COPIED_BYTES,
+    LEAST_COPIED_ROWS,
     LINE_BYTES,
     LINES_IN_FLIGHT,
     MAX_COPIED_ROWS,
@@ -82,7 +83,9 @@ def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str
     found = {
         "num_passes": f"the fewest parts of a row of {row_bytes:,} B of which {ROWS_IN_FLIGHT} "
         f"{fits}",
-        "dispatch_rows": "a warp moves a row" if tile["dispatch_rows"] == 1 else "a lane moves one",
+        "dispatch_rows": "a warp moves a row"
+        if tile["dispatch_rows"] == 1
+        else "so many lanes of a warp move one each",
         "dispatch_warps": f"as many warps, of {tile['dispatch_rows'] * tile['buffer_bytes']:,} B "
         f"each, as {fits}, at most {MAX_DISPATCH_WARPS}",
     }
@@ -101,7 +104,7 @@ def _cuda(variant: CudaVariant, row_bytes: int, combines: bool) -> dict[str, str
         places = tile["teams"] * tile["combine_rows"] * PLACE_BYTES
         found |= {
             "combine_rows": f"a warp copies so many rows at once, {COPIED_BYTES:,} B of a field or "
-            f"{MAX_COPIED_ROWS} rows at most",
+            f"{MAX_COPIED_ROWS} rows at most, and {LEAST_COPIED_ROWS} at least",
             "teams": f"warps, which keep where rows lie: {places:,} B",
             "team_batch": f"{WORDS_IN_FLIGHT} words in flight a thread",
         }

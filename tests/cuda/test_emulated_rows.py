@@ -17,6 +17,7 @@ HOST = torch.device("cpu")
 LINES = Model(hidden=256, experts=8, topk=1, align=1)
 SHORT = Model(hidden=4, experts=13, topk=1, dtype="f32", placement="cyclic", align=1)
 MANY = Model(hidden=72, experts=140, topk=1, placement="cyclic", align=1)
+LONG = Model(hidden=1024, experts=13, topk=1, dtype="f32", placement="cyclic", align=1)
 FIELDS = Model(
     hidden=72, experts=60, topk=1, extra=(("scales", "f32", 4),), placement="expert_to_rank"
 )
@@ -28,6 +29,7 @@ FIELDS = Model(
         (SHORT, 2),
         (FIELDS, 3),
         (MANY, 2),
+        (LONG, 2),
         pytest.param(LINES, 1, marks=pytest.mark.nightly),
         pytest.param(LINES, 4, marks=pytest.mark.nightly),
     ],

@@ -272,8 +272,8 @@ def test_tiles_fill_what_they_say(name: str) -> None:
         fewer = values["num_passes"] - 1
         assert not fewer or rows * (row_bytes // fewer) > room * 0.9  # parts are rounded up
         if "combine_rows" in values:
-            most_bytes, most_rows = whys["combine_rows"]
-            copied = min(most_bytes // max(row_bytes, 1), most_rows)
+            most_bytes, most_rows, least = whys["combine_rows"]
+            copied = max(least, min(most_bytes // max(row_bytes, 1), most_rows))
             assert copied < 2 * values["combine_rows"] <= 2 * copied
             assert values["teams"] * values["combine_rows"] * 8 == whys["teams"][0]
             assert values["team_batch"] == whys["team_batch"][0]

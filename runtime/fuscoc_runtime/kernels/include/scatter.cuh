@@ -1,7 +1,7 @@
 // Dispatch of small rows that each have one destination: a lane moves a row.
 //
-// A warp takes up to 32 segments. Every lane loads one to memory of its own and stores it to its slot, by bulk
-// copies, so as many rows are under way as a warp has lanes. A row lies in shared memory as its slot does
+// A warp takes up to `dispatch_rows` segments, 32 or fewer. A lane loads one to memory of its own and stores it
+// to its slot, by bulk copies, so as many rows are under way. A row lies in shared memory as its slot does
 // modulo 128: a bulk store that is not aligned with its target is cut up.
 //
 // As into compact targets, all warps send, and nothing is left to do with what arrives.
@@ -17,13 +17,13 @@ struct Scatter : Segments<Shape, Relation> {
   using Base::call, Base::row, Base::keep, Base::epoch, Base::lane;
   using Base::source_row, Base::target_row, Base::tell_points, Base::take;
   using Base::Base;
-  static_assert(Shape::fanout == 1 && Shape::num_passes == 1 && Shape::dispatch_rows == kWarp);
+  static_assert(Shape::fanout == 1 && Shape::num_passes == 1 && Shape::dispatch_rows <= kWarp);
 
   __device__ void before_plan(int, int) {}
 
   // Segments of a warp at once: fewer where there would be nothing for others.
   __device__ __forceinline__ int group_of(int num_warps) const {
-    return int(min(i64(kWarp), max(i64(1), ceil_div(call.num_sources, i64(gridDim.x) * num_warps))));
+    return int(min(i64(Shape::dispatch_rows), max(i64(1), ceil_div(call.num_sources, i64(gridDim.x) * num_warps))));
   }
   // Where a field of this lane's row is in shared memory, which goes to `to`.
   __device__ __forceinline__ u32 shared_at(int field, const char* to) const {
