@@ -195,7 +195,7 @@ def bind_weights(
             raise InputError(name, rank, "is no argument of this call")
     for name in named:
         _check_plain(name, rank, named[name])
-    check = getattr(handle, "check_weights", None)
+    check = None if named else getattr(handle, "check_weights", None)
     if check is not None:
         check()
     weights = [named[name] for name in named] or weights_of(handle)
