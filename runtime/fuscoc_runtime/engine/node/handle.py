@@ -13,7 +13,7 @@ from torch import Tensor
 from fuscoc_runtime.engine.arguments import Checker, lacks_memory
 from fuscoc_runtime.engine.handle import refuse_to_pickle
 from fuscoc_runtime.engine.node.rings import Launched
-from fuscoc_runtime.engine.weights import UNKNOWN, version
+from fuscoc_runtime.engine.weights import UNKNOWN, version, with_weights
 from fuscoc_runtime.errors import ClosedError
 from fuscoc_runtime.padding import blocks
 
@@ -158,7 +158,8 @@ class NodeHandle:
         check_unchanged(self.engine.checker, self.weights, self.versions, WENT)
 
     def kept(self) -> NodeHandle:
-        """The handle with inputs of its own, for a backward pass: the caller may change theirs.
+        """The handle with inputs and weights of its own, for a backward pass: the caller may change
+        theirs.
 
         Itself, to be refused, if they have been changed already.
         """
@@ -169,7 +170,8 @@ class NodeHandle:
         reply = self.reply
         if reply is not None:
             reply = replace(reply, inputs={name: inputs[name] for name in reply.inputs})
-        return replace(self, inputs=inputs, reply=reply)
+        weights = {name: each.clone() for name, each in self.weights.items()}
+        return with_weights(replace(self, inputs=inputs, reply=reply), weights)
 
     def __reduce__(self) -> NoReturn:
         refuse_to_pickle(self)
