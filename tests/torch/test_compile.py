@@ -131,9 +131,7 @@ def test_weights_that_change_behind_their_dispatch(options: dict[str, Any], back
     torch.testing.assert_close(first, wanted)
     torch.testing.assert_close(later, wanted)
     gradients = torch.autograd.grad((first * later).sum(), [x, weights])
-    torch.testing.assert_close(
-        gradients, torch.autograd.grad(wanted.square().sum(), [x, weights])
-    )
+    torch.testing.assert_close(gradients, torch.autograd.grad(wanted.square().sum(), [x, weights]))
 
 
 @ENGINES

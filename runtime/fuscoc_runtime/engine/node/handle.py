@@ -171,7 +171,8 @@ class NodeHandle:
         if reply is not None:
             reply = replace(reply, inputs={name: inputs[name] for name in reply.inputs})
         weights = {name: each.clone() for name, each in self.weights.items()}
-        return with_weights(replace(self, inputs=inputs, reply=reply), weights)
+        kept: NodeHandle = with_weights(replace(self, inputs=inputs, reply=reply), weights)
+        return kept
 
     def __reduce__(self) -> NoReturn:
         refuse_to_pickle(self)
