@@ -260,6 +260,27 @@ def changed_weights(group: Any, artifact: str, topology: str) -> list[list[str]]
     return found
 
 
+def changed_weights_compiled(group: Any, artifact: str, topology: str) -> None:
+    """In a compiled function they count as they were at dispatch, in gradients, too."""
+    shuffle = open_shuffle(group, artifact, topology)
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def layer(x: Any, idx: Any, weights: Any) -> Any:
+        held = weights * 2
+        rows, handle = shuffle.dispatch(x, idx=idx, weights=held)
+        held.neg_()
+        return shuffle.combine(rows, handle)
+
+    given = data_of(shuffle.rank, 4)
+    weights = given["weights"].requires_grad_()
+    found, wanted = layer(**given), 2 * summed(given)
+    close(found, wanted)
+    each = [torch.autograd.grad(y.square().sum(), weights) for y in (found, wanted)]
+    close(*each[0], *each[1])
+    shuffle.check()
+    shuffle.close()
+
+
 def other_routings(group: Any, artifact: str, topology: str) -> list[str]:
     """The last rank means another dispatch than the others, in a combine and in a dispatch; what is
     said. Nothing is moved, and whole calls follow."""

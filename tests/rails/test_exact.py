@@ -224,6 +224,11 @@ def test_weights_that_change_behind_their_dispatch(pool: Pool, text: str, topolo
         assert all(f"rank {num_ranks - 1} refused 1 calls" in each for each in told)
 
 
+@NIGHTLY
+def test_weights_that_change_behind_their_dispatch_in_a_compiled_function(pool: Pool) -> None:
+    pool.run(exact_work.changed_weights_compiled, 2, path(SMALL), "2x1")
+
+
 @pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
 def test_ranks_that_mean_several_routings(pool: Pool, topology: str) -> None:
     num_ranks = RANKS[topology]
