@@ -307,6 +307,24 @@ def defaults(group: Any) -> list[str]:
     return checks.wrong
 
 
+def changed_layout(group: Any) -> list[str]:
+    """Biases, and rows of another kind, along a routing whose layout has changed in place since."""
+    case = make_case(group, "cpu", SMALL, [3, 2], seed=7)
+    buffer = deep_ep.Buffer(group, explicitly_destroy=True)
+    checks, rank = Checks(), case.rank
+    x, counted = case.x[rank], check_layout(checks, buffer, case)
+    rows, *_, handle, _event = buffer.dispatch(x, **counted)
+    added = 1 + counted["is_token_in_rank"].sum(1, keepdim=True)
+    counted["is_token_in_rank"].logical_not_()
+    back, _, _ = buffer.combine(rows, handle, bias=x)
+    checks.equal("combined with a bias", back, (x.float() * added).bfloat16())
+    again, *_ = buffer.dispatch(to_fp8(x), handle=handle)
+    values = [to_fp8(each)[0] for each in case.x]
+    checks.equal("cached, of another kind", as_tuple(again)[0], case.received(values, rank))
+    buffer.destroy()
+    return checks.wrong
+
+
 def strayed(group: Any) -> str:
     """What `destroy` says of an expert that is none, behind calls that ask no other rank."""
     case, most = make_case(group, "cpu", SMALL, [3, 2], seed=5), 3

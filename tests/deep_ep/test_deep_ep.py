@@ -48,6 +48,10 @@ def test_defaults_of_the_program(pool: Pool) -> None:
     assert pool.run(rank_work.defaults, 2) == [[], []]
 
 
+def test_a_layout_that_changes_behind_its_dispatch(pool: Pool) -> None:
+    assert pool.run(rank_work.changed_layout, 2) == [[], []]
+
+
 def test_an_expert_that_is_none_is_raised_in_the_end(pool: Pool) -> None:
     wrong, right = pool.run(rank_work.strayed, 2)
     assert right == "nothing"

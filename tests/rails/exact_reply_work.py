@@ -51,10 +51,14 @@ def in_rounds(group: Any, artifact: str, topology: str) -> tuple[int, int]:
     return most[0], most[1]
 
 
-def asked(shuffle: Shuffle, number: int, count: int) -> tuple[Tensor, Tensor, Tensor, Any, Tensor]:
-    """Ids of so many bags, weights, the ids that have come here, their handle, and a table."""
+def asked(
+    shuffle: Shuffle, number: int, count: int, wants_grad: bool = False
+) -> tuple[Tensor, Tensor, Tensor, Any, Tensor]:
+    """Ids of so many bags, weights, which may want a gradient, the ids that have come here, their
+    handle, and a table."""
     table = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(2))
     ids, weights, _ = draw(number, shuffle.rank, count)
+    weights.requires_grad_(wants_grad)
     come, handle = shuffle.dispatch(ids, indices=ids, per_sample_weights=weights)
     return ids, weights, table[come.clamp(0, ROWS - 1)], handle, table
 
@@ -96,6 +100,25 @@ def handles_last(group: Any, artifact: str, topology: str) -> None:
                 shuffle.combine(rows, handle, **late), bag(table, ids, 1 - weights)
             )
         shuffle.check()
+
+
+def changed_weights(group: Any, artifact: str, topology: str) -> list[str]:
+    """Weights of rank 1 change behind the dispatch that has sent them, and have gradients or not:
+    what is said of combine. Others are whole, of both ways."""
+    shuffle, said = open_shuffle(group, artifact, topology), []
+    for wants_grad in (False, True):
+        ids, weights, rows, handle, table = asked(shuffle, 4, 3, wants_grad)
+        late = weights.detach().clone()
+        if shuffle.rank == 1:
+            weights.detach().neg_()
+            said.append(said_by(partial(shuffle.combine, rows, handle)))
+        else:
+            shuffle.combine(rows, handle)
+        said.append(said_by(shuffle.check))
+        found = shuffle.combine(rows, handle, per_sample_weights=late)
+        torch.testing.assert_close(found, bag(table, ids, late))
+    shuffle.close()
+    return said
 
 
 def too_large(group: Any, artifact: str, topology: str) -> list[str]:

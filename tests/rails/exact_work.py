@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from itertools import product
 from typing import Any
 from unittest import mock
 
@@ -218,6 +219,66 @@ def a_refused_combine(group: Any, artifact: str, topology: str) -> tuple[list[st
     run(shuffle, batch(shuffle.spec, [2] * num_ranks, 1), combines=1)
     said.append(said_by(shuffle.check))
     return said, lost
+
+
+def changed_weights(group: Any, artifact: str, topology: str) -> list[list[str]]:
+    """Weights of the last rank change behind the dispatch that has sent them: in place, or they are
+    freed, and autograd keeps the routing or not. What is said of each. Combines by others, and by
+    those of a dispatch along the routing, are whole, and so are gradients."""
+    shuffle, found = open_shuffle(group, artifact, topology), []
+    is_last = shuffle.rank == shuffle.topology.num_ranks - 1
+    for number, (is_freed, wants_grad) in enumerate(product([False, True], repeat=2)):
+        given = data_of(shuffle.rank, 4, number)
+        x, sent = given["x"].requires_grad_(wants_grad), given["weights"].clone()
+        rows, handle = shuffle.dispatch(**{**given, "weights": sent})
+        held = by_slot(rows, handle)
+        close(shuffle.combine(held, handle), summed(given))
+        if is_last and is_freed:
+            sent.untyped_storage().resize_(0)
+        elif is_last:
+            sent.neg_()
+        if is_last:
+            said = [said_by(partial(shuffle.combine, held, handle))]
+        else:
+            result = shuffle.combine(held, handle)
+            is_lost = result.isnan().any(1)
+            assert torch.equal(is_lost, result.isnan().all(1))
+            close(result[~is_lost], summed(given)[~is_lost])
+            said = [str(bool(is_lost.any()))]
+        found.append([*said, rank_work.told(shuffle)])
+        late = shuffle.combine(held, handle, weights=given["weights"])
+        close(late, summed(given))
+        if wants_grad:
+            each = [torch.autograd.grad(y.square().sum(), x) for y in (late, summed(given))]
+            close(*each[0], *each[1])
+        if not is_freed:
+            rows, again = shuffle.dispatch(x, handle=handle)
+            now = {**given, "weights": sent}
+            close(shuffle.combine(by_slot(rows, again), again), summed(now))
+    shuffle.check()
+    shuffle.close()
+    return found
+
+
+def changed_weights_compiled(group: Any, artifact: str, topology: str) -> None:
+    """In a compiled function they count as they were at dispatch, in gradients, too."""
+    shuffle = open_shuffle(group, artifact, topology)
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def layer(x: Any, idx: Any, weights: Any) -> Any:
+        held = weights * 2
+        rows, handle = shuffle.dispatch(x, idx=idx, weights=held)
+        held.neg_()
+        return shuffle.combine(rows, handle)
+
+    given = data_of(shuffle.rank, 4)
+    weights = given["weights"].requires_grad_()
+    found, wanted = layer(**given), 2 * summed(given)
+    close(found, wanted)
+    each = [torch.autograd.grad(y.square().sum(), weights) for y in (found, wanted)]
+    close(*each[0], *each[1])
+    shuffle.check()
+    shuffle.close()
 
 
 def other_routings(group: Any, artifact: str, topology: str) -> list[str]:

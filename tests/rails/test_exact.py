@@ -201,6 +201,34 @@ def test_a_combine_that_one_rank_refuses(pool: Pool, topology: str) -> None:
     assert "has the shape [1, 7]" in found[-1][0][0]
 
 
+@pytest.mark.parametrize(
+    ("text", "topology"),
+    [
+        (SMALL, "2x1"),
+        pytest.param(SMALL, "2x2", marks=NIGHTLY),
+        pytest.param(specs.routed("f32", options="schedule fast"), "3x1", marks=NIGHTLY),
+    ],
+    ids=["slabs", "several ranks a node", "flows"],
+)
+def test_weights_that_change_behind_their_dispatch(pool: Pool, text: str, topology: str) -> None:
+    """They have travelled: a combine that would be by other ones is refused."""
+    num_ranks = RANKS[topology]
+    found = pool.run(exact_work.changed_weights, num_ranks, path(text), topology)
+    *others, last = (zip(*each, strict=True) for each in found)
+    refused, told = last
+    for said, what in zip(refused, ["changed in place"] * 2 + ["freed"] * 2, strict=True):
+        assert f"[FSR003] `weights` on rank {num_ranks - 1} has been {what}" in said
+    assert told == ("no error",) * 4
+    for has_lost, told in others:
+        assert has_lost == ("True",) * 4
+        assert all(f"rank {num_ranks - 1} refused 1 calls" in each for each in told)
+
+
+@NIGHTLY
+def test_weights_that_change_behind_their_dispatch_in_a_compiled_function(pool: Pool) -> None:
+    pool.run(exact_work.changed_weights_compiled, 2, path(SMALL), "2x1")
+
+
 @pytest.mark.parametrize("topology", ["2x1", pytest.param("2x2", marks=NIGHTLY)])
 def test_ranks_that_mean_several_routings(pool: Pool, topology: str) -> None:
     num_ranks = RANKS[topology]

@@ -113,6 +113,16 @@ def test_a_refused_reply(pool: Pool, embedding: str) -> None:
     assert first[1] == second[1] == "no error"
 
 
+def test_weights_that_change_behind_their_dispatch(pool: Pool, embedding: str) -> None:
+    """They have travelled with what was asked: a combine by other ones is refused."""
+    first, second = pool.run(exact_reply_work.changed_weights, 2, embedding, "2x1")
+    assert len(first) == 2
+    assert all("rank 1 refused 1 calls" in each for each in first)
+    changed = "`per_sample_weights` on rank 1 has been changed in place since"
+    assert [changed in each for each in second] == [True, False] * 2
+    assert second[1::2] == ["no error"] * 2
+
+
 def test_a_refused_dispatch_along_a_known_routing(pool: Pool, embedding: str) -> None:
     """Who has refused it can make no further call, neither way."""
     first, second = pool.run(exact_reply_work.refused_dispatch, 2, embedding, "2x1")

@@ -105,6 +105,35 @@ def test_a_handle_that_leaves_a_compiled_function() -> None:
         there(x)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@ENGINES
+def test_weights_that_change_behind_their_dispatch(options: dict[str, Any], backend: str) -> None:
+    """They count as they are at combine, or, where they have travelled, as they were at dispatch;
+    in gradients, too, and by a handle that leaves the compiled function."""
+    torch._dynamo.reset()
+    shuffle = Shuffle(specs.artifact(specs.routed("f32", keys=4, topk=2)), **options)
+
+    @torch.compile(fullgraph=True, backend=backend)
+    def layer(x: Tensor, idx: Tensor, weights: Tensor) -> Any:
+        held = weights * 2
+        rows, handle = shuffle.dispatch(x, idx=idx, weights=held)
+        held.neg_()
+        again, along = shuffle.dispatch(x, handle=handle)
+        return rows, handle, shuffle.combine(rows, handle), shuffle.combine(again, along)
+
+    x, idx, weights = batch(5)
+    sums = x * (weights * (idx >= 0)).sum(1, keepdim=True)
+    sign = 1 if options else -1
+    rows, handle, first, second = layer(x, idx, weights)
+    torch.testing.assert_close(second, -2 * sums)
+    later = shuffle.combine(rows, handle)
+    wanted = 2 * sign * sums
+    torch.testing.assert_close(first, wanted)
+    torch.testing.assert_close(later, wanted)
+    gradients = torch.autograd.grad((first * later).sum(), [x, weights])
+    torch.testing.assert_close(gradients, torch.autograd.grad(wanted.square().sum(), [x, weights]))
+
+
 @ENGINES
 def test_operators_are_well_formed(options: dict[str, Any]) -> None:
     """PyTorch's own checks: schema, fake kernels, autograd, dynamic shapes."""

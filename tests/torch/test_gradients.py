@@ -298,6 +298,30 @@ def test_one_gradient_alone(options: dict[str, Any], trained: str) -> None:
     torch.testing.assert_close(given[trained].grad, wanted)
 
 
+@pytest.mark.parametrize("options", [{}, {"max_sources": 5}], ids=["exact", "fixed"])
+def test_weights_that_change_behind_a_combine_of_which_autograd_saves_copies(
+    options: dict[str, Any],
+) -> None:
+    """By hooks, as those that bring them to the host: it does not notice the change then."""
+    torch.manual_seed(0)
+    shuffle = Shuffle(specs.artifact(specs.routed("f32", keys=4, topk=2)), **options)
+    x, idx, weights = torch.randn(5, 24), torch.randint(0, 4, (5, 2)), torch.rand(5, 2)
+    wanted = (x * weights.sum(1, keepdim=True)).sum(0)
+    scale = torch.ones(24, requires_grad=True)
+    rows, handle = shuffle.dispatch(x, idx=idx, weights=weights)
+    with torch.autograd.graph.saved_tensors_hooks(copied, lambda saved: saved):
+        sums = shuffle.combine(rows * scale, handle)
+    weights.neg_()
+    idx.fill_(-1)
+    sums.sum().backward()
+    torch.testing.assert_close(scale.grad, wanted)
+
+
+def copied(saved: Tensor) -> Tensor:
+    """A copy, but for tokens, which are numbers of the CPU."""
+    return saved.clone() if saved.is_floating_point() else saved
+
+
 def test_ranks_are_told_of_arguments_that_autograd_does_not_get_to_see(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -40,7 +40,8 @@ class Handle:
     """The routing of a dispatch, for combine and for dispatches that go the same way.
 
     Attributes:
-        is_token_in_rank: bool [num_tokens, num_ranks].
+        is_token_in_rank: bool [num_tokens, num_ranks], as it was given.
+        route: int64 [num_tokens, num_ranks], every rank that a token has gone to, else -1.
         rank_prefix_matrix: int32 [num_ranks, num_ranks], how many tokens the ranks 0 to i send to
             rank j; None with ``num_worst_tokens``, which asks nobody.
     """
@@ -49,6 +50,7 @@ class Handle:
     shuffle: Shuffle
     routing: Any
     is_token_in_rank: Tensor
+    route: Tensor
     rank_prefix_matrix: Tensor | None
 
     @property
@@ -116,10 +118,11 @@ class Normal:
         if topk_idx is not None and topk_weights is not None:
             beside += [topk_idx.float(), topk_weights]
         goes = layout.is_token_in_rank
+        route = torch.where(goes, torch.arange(self.num_ranks, device=goes.device), -1)
         options = self._fixed(rows.shape[0], num_worst_tokens) if num_worst_tokens else {}
         way = Way(kind, rows.device, num_sms, options)
         counts = None if num_worst_tokens else self._counts(layout)
-        shuffle, arrived, routing = self._send(way, kind.rows(rows, *beside), goes)
+        shuffle, arrived, routing = self._send(way, kind.rows(rows, *beside), route)
         prefixes, per_expert = None, list[int]()
         if counts is not None:
             prefixes, per_expert = self._received(counts, expert_alignment)
@@ -129,7 +132,7 @@ class Normal:
                     f"for rank {self.rank}, and is_token_in_rank brought {routing.num_slots}"
                 )
             prefixes = prefixes.to(rows.device)
-        handle = Handle(way, shuffle, routing, goes, prefixes)
+        handle = Handle(way, shuffle, routing, goes, route, prefixes)
         received, with_them = parts_of(arrived)
         idx = weights = None
         if topk_idx is not None and with_them is not None:
@@ -149,7 +152,7 @@ class Normal:
             arrived, _ = handle.shuffle.dispatch(**fields, handle=handle.routing)
         else:
             way = replace(handle.way, kind=kind)
-            _, arrived, _ = self._send(way, fields, handle.is_token_in_rank)
+            _, arrived, _ = self._send(way, fields, handle.route)
         return Received(unpack(*parts_of(arrived), x), None, None, None, None)
 
     def combine(
@@ -168,7 +171,7 @@ class Normal:
             )
         given = [] if topk_weights is None else [topk_weights]
         if biases:
-            goes, way = handle.is_token_in_rank, handle.way
+            goes, way = handle.route >= 0, handle.way
             back = Back(self.shuffles, goes, None, way.num_sms, way.back_options)
             return back.combine(x, topk_weights, biases)
         rows = kind.rows(x.contiguous(), *given)
@@ -177,7 +180,7 @@ class Normal:
             return result, None
         return result, sums[:, : kind.num_topk].contiguous()
 
-    def _send(self, way: Way, fields: dict[str, Any], goes: Tensor) -> tuple[Shuffle, Any, Any]:
+    def _send(self, way: Way, fields: dict[str, Any], route: Tensor) -> tuple[Shuffle, Any, Any]:
         """The shuffle of rows that travel so, what has arrived, and their routing."""
         constants = way.kind.constants(self.num_ranks)
         shuffle = self.shuffles.get(
@@ -185,8 +188,7 @@ class Normal:
         )
         if way.options:
             check_fixed(shuffle)
-        ranks = torch.arange(self.num_ranks, device=goes.device)
-        arrived, routing = shuffle.dispatch(**fields, rank_idx=torch.where(goes, ranks, -1))
+        arrived, routing = shuffle.dispatch(**fields, rank_idx=route)
         return shuffle, arrived, routing
 
     def _fixed(self, num_tokens: int, num_worst_tokens: int) -> dict[str, int]:

@@ -115,7 +115,8 @@ def _dispatch_fresh(
             raise
         return _dispatch_now(executor, fields, named, handle)  # raises it on every rank
     here = rank, executor.engine.members.topology.num_ranks
-    rows, traced = dispatch_traced(executor.key, spec, here, bound, handle)
+    as_sent = executor.weighs_as_sent
+    rows, traced = dispatch_traced(executor.key, spec, here, bound, handle, as_sent)
     if torch.compiler.is_compiling():
         return _unwrap(rows, spec.declared.fields), traced
     return _unwrap(rows, spec.declared.fields), as_handle(spec, traced)

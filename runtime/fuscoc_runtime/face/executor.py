@@ -108,6 +108,11 @@ class Executor:
         """Whether combine may be given weights that dispatch was not."""
         return not isinstance(self.engine, NodeEngine)
 
+    @property
+    def weighs_as_sent(self) -> bool:
+        """Whether combine takes the weights that dispatch has sent, as they were then."""
+        return not isinstance(self.engine, ProcessEngine) and self.engine.weighs_as_sent
+
     def dispatch(
         self,
         fields: Sequence[Tensor],

@@ -53,6 +53,7 @@ class TracedHandle:
         keys, key_counts, key_offsets, row_index: as those of an ordinary handle.
         dims: the sizes that all fields share of what the way back returns.
         weights: what dispatch was given, or nothing.
+        sent: these as combine takes them, copies where that are those which dispatch has sent.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class TracedHandle:
         row_index: Tensor | None,
         dims: list[int],
         weights: list[Tensor],
+        sent: list[Tensor],
     ) -> None:
         self.token = token
         self.keys = keys
@@ -72,6 +74,7 @@ class TracedHandle:
         self.row_index = row_index
         self.dims = dims
         self.weights = weights
+        self.sent = sent
 
     def __reduce__(self) -> Any:
         refuse_to_pickle(self)
@@ -195,7 +198,7 @@ def bind_weights(
             raise InputError(name, rank, "is no argument of this call")
     for name in named:
         _check_plain(name, rank, named[name])
-    check = getattr(handle, "check_weights", None)
+    check = None if named else getattr(handle, "check_weights", None)
     if check is not None:
         check()
     weights = [named[name] for name in named] or weights_of(handle)
@@ -223,6 +226,11 @@ def _check_plain(name: str, rank: int, value: Any) -> None:
 
 
 def weights_of(handle: Any) -> list[Tensor]:
+    """The weights of a dispatch, as its combine takes them: one tensor, or none."""
+    return handle.sent if isinstance(handle, TracedHandle) else _given_to(handle)
+
+
+def _given_to(handle: Any) -> list[Tensor]:
     """The weights that a dispatch was given: one tensor, or none."""
     if isinstance(handle, TracedHandle):
         return handle.weights
@@ -269,14 +277,22 @@ def as_handle(spec: ShuffleSpec, handle: Any) -> Any:
 
 
 def dispatch_traced(
-    key: str, spec: ShuffleSpec, here: tuple[int, int], bound: Bound, handle: Any
+    key: str,
+    spec: ShuffleSpec,
+    here: tuple[int, int],
+    bound: Bound,
+    handle: Any,
+    weighs_as_sent: bool,
 ) -> tuple[dict[str, Tensor], TracedHandle]:
     """Rows by field and the handle, from the operator; ``key`` is the shuffle's, and ``here`` this
-    rank, of so many."""
+    rank, of so many. ``weighs_as_sent``: as `Executor` has it."""
     names = [field.name for field in spec.declared.fields]
     earlier = [] if handle is None else [_token_of(handle)]
-    weights = bound.weights or weights_of(handle)
-    sent = weights if spec.is_differentiable else [each.detach() for each in weights]
+    weights = bound.weights or _given_to(handle)
+    kept = weights
+    if weighs_as_sent and torch.compiler.is_compiling():  # a graph does not count changes
+        kept = [each.clone() for each in weights]
+    sent = kept if spec.is_differentiable else [each.detach() for each in kept]
     done = eager.dispatch(key, bound.fields, bound.inputs, bound.extents, sent, earlier)
     rows = dict(zip(names, done[: len(names)], strict=True))
     token, keys, key_counts, key_offsets, index = done[len(names) :]
@@ -286,7 +302,7 @@ def dispatch_traced(
         given = bound.fields, bound.inputs, bound.extents
         is_new = handle is None
         dims = ops.reply_dims(spec, here, *given) if is_new else _dims_of(spec.reply, handle)
-    return rows, TracedHandle(token, keys, key_counts, key_offsets, row_index, dims, weights)
+    return rows, TracedHandle(token, keys, key_counts, key_offsets, row_index, dims, weights, kept)
 
 
 def combine_traced(key: str, spec: ShuffleSpec, bound: BoundCombine) -> dict[str, Tensor]:

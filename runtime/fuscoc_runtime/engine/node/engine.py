@@ -76,6 +76,8 @@ class NodeEngine:
 
     reply: NodeEngine | None = None
     results: ResultMemory | None = None
+    weighs_as_sent = True
+    """As `ExactEngine` has it."""
     windows: list[range]
     """Addresses of the rows that are lent, of those of what a reply answers, too."""
 

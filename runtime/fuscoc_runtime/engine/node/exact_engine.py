@@ -94,6 +94,8 @@ class ExactEngine:
     """
 
     reply: ExactEngine | None = None
+    weighs_as_sent: bool
+    """Whether combine takes the weights that dispatch has sent, as they were then."""
 
     def __init__(
         self,
@@ -112,6 +114,7 @@ class ExactEngine:
         self._number = self._held = 0  # dispatches so far, and that whose rows are in the window
         self._found: list[FuscoRuntimeError] = []
         self._asks, self._extents = asks, extents
+        self.weighs_as_sent = node.rails is not None
         self._own_keys: Tensor | None = None
         if not self.target.is_placed_by_table:
             self._own_keys = self.local_keys({})
@@ -383,7 +386,7 @@ class ExactEngine:
             return self._refused()
         fields = [*prepared.arguments.fields.values(), *prepared.numbers]
         # Those of a reply are told before its combine, but between nodes.
-        tells = self.reply is None or self.node.rails is not None
+        tells = self.reply is None or self.weighs_as_sent
         weights = prepared.weights if tells else None
         if earlier is not None:
             return self.node.dispatch_again(self._number, fields, earlier.known, weights)
@@ -437,6 +440,8 @@ class ExactEngine:
                     problem = overwritten(handle.known.number, held)
                     raise self.checker.problem(name, problem)
         held_weights = {} if self.reply is not None else handle.weights  # which are the reply's
+        if held_weights and not named:
+            handle.check_weights()
         weights = self._weights({**held_weights, **named}, handle.extents)
         return list(tensors.values()), weights
 

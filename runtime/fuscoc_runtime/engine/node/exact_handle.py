@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.engine.handle import refuse_to_pickle
+from fuscoc_runtime.engine.node.handle import WENT, check_unchanged
+from fuscoc_runtime.engine.weights import version
 
 if TYPE_CHECKING:
     from fuscoc_runtime.engine.node.exact import Known
@@ -32,6 +34,7 @@ class ExactHandle:
         reply: the routing of the way back, where its rows are those of a reply.
         table: the input that places keys, if one does, by name; no caller changes it.
         token: what operators know the routing by, if one of them made it.
+        versions: of weights when the handle was made.
     """
 
     engine: ExactEngine
@@ -42,6 +45,11 @@ class ExactHandle:
     reply: ExactHandle | None = None
     token: Tensor | None = None
     table: Mapping[str, Tensor] = field(default_factory=dict)
+    versions: Mapping[str, int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        versions = {name: version(each) for name, each in self.weights.items()}
+        object.__setattr__(self, "versions", versions)
 
     @property
     def launched(self) -> Launched:
@@ -89,6 +97,11 @@ class ExactHandle:
         target refers to, -1 for padding; None for other targets, whose rows lie in their slots."""
         index = self.launched.row_index
         return None if index is None else index.clone()
+
+    def check_weights(self) -> None:
+        """Raise if combine would find other weights than dispatch has sent, between nodes."""
+        if self.engine.weighs_as_sent:
+            check_unchanged(self.engine.checker, self.weights, self.versions, WENT)
 
     def __reduce__(self) -> NoReturn:
         refuse_to_pickle(self)

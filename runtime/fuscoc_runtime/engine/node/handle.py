@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, NoReturn
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.engine.arguments import lacks_memory
+from fuscoc_runtime.engine.arguments import Checker, lacks_memory
 from fuscoc_runtime.engine.handle import refuse_to_pickle
 from fuscoc_runtime.engine.node.rings import Launched
-from fuscoc_runtime.engine.weights import UNKNOWN, version
+from fuscoc_runtime.engine.weights import UNKNOWN, version, with_weights
 from fuscoc_runtime.errors import ClosedError
 from fuscoc_runtime.padding import blocks
 
 if TYPE_CHECKING:
     from fuscoc_runtime.engine.node.engine import NodeEngine
+
+WENT = "went with the rows"
+"""Why weights may not change behind their dispatch."""
 
 
 @dataclass(eq=False)  # frozen ones take the host several times as long to make
@@ -148,14 +151,15 @@ class NodeHandle:
 
     def check_inputs(self) -> None:
         """Raise if the routing would be another one now."""
-        self._check_unchanged(self.inputs, "is read again")
+        check_unchanged(self.engine.checker, self.inputs, self.versions, "is read again")
 
     def check_weights(self) -> None:
         """Raise if combine would find other weights than dispatch has sent."""
-        self._check_unchanged(self.weights, "went with the rows")
+        check_unchanged(self.engine.checker, self.weights, self.versions, WENT)
 
     def kept(self) -> NodeHandle:
-        """The handle with inputs of its own, for a backward pass: the caller may change theirs.
+        """The handle with inputs and weights of its own, for a backward pass: the caller may change
+        theirs.
 
         Itself, to be refused, if they have been changed already.
         """
@@ -166,18 +170,24 @@ class NodeHandle:
         reply = self.reply
         if reply is not None:
             reply = replace(reply, inputs={name: inputs[name] for name in reply.inputs})
-        return replace(self, inputs=inputs, reply=reply)
-
-    def _check_unchanged(self, tensors: Mapping[str, Tensor], why: str) -> None:
-        for name, tensor in tensors.items():
-            is_freed = lacks_memory(tensor)
-            if version(tensor) != self.versions[name] or is_freed:
-                what = "freed" if is_freed else "changed in place"
-                problem = f"has been {what} since the handle's dispatch, and"
-                raise self.engine.checker.problem(name, f"{problem} {why}: give dispatch a copy")
+        weights = {name: each.clone() for name, each in self.weights.items()}
+        kept: NodeHandle = with_weights(replace(self, inputs=inputs, reply=reply), weights)
+        return kept
 
     def __reduce__(self) -> NoReturn:
         refuse_to_pickle(self)
 
     def __repr__(self) -> str:
         return f"<NodeHandle of {self.engine.shuffle.name}: {self.num_slots} slots>"
+
+
+def check_unchanged(
+    checker: Checker, tensors: Mapping[str, Tensor], versions: Mapping[str, int], why: str
+) -> None:
+    """Raise if one of these is not as it was when its version was taken; ``why`` that matters."""
+    for name, tensor in tensors.items():
+        is_freed = lacks_memory(tensor)
+        if version(tensor) != versions[name] or is_freed:
+            what = "freed" if is_freed else "changed in place"
+            problem = f"has been {what} since the handle's dispatch, and"
+            raise checker.problem(name, f"{problem} {why}: give dispatch a copy")
