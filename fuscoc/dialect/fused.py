@@ -18,7 +18,7 @@ from fuscoc.dialect.l2 import TokenType
 from fuscoc.dialect.l3_values import Cast, Merge, Scale, vector_of
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.dialect.pieces import Piece
-from fuscoc.dialect.relation import Domain, Drop, Lookup, Point, must_be_apart
+from fuscoc.dialect.relation import Apart, Domain, Drop, Lookup, Point, must_be_apart
 from fuscoc.dialect.runs import RUNS
 
 
@@ -88,10 +88,13 @@ class NodePoints(NodeOp, name="node_points", traits=[ir.IsIsolatedFromAboveTrait
     @classmethod
     def check_regions(cls, op):
         check_relation(op)
-        shuffle = shuffle_of(op)
-        check_owner(shuffle, terminator(op, 1, Point))
-        if "relation_kernel" not in shuffle.attributes and _said(op) != _said(shuffle):
+        shuffle, point = shuffle_of(op), terminator(op, 1, Point)
+        check_owner(shuffle, point)
+        kernel = shuffle.follow("relation_kernel")
+        if kernel is None and _said(op) != _said(shuffle):
             raise VerifyError("evaluates another relation than its shuffle")
+        if kernel is not None and must_be_apart(point) != bool(ops_of(kernel, Apart)):
+            raise VerifyError("needs fsc.apart exactly where the kernel of its relation has it")
 
 
 def _said(op):

@@ -320,6 +320,15 @@ def test_pieces_that_nothing_is_looked_up_for() -> None:
     assert PIECES + "must look up an input where runs check that segments are" in error_of(text)
 
 
+def test_kernels_of_one_node_check_what_the_relation_does() -> None:
+    text = compile_to_ir(checked_example("kv_pages")).text
+    apart = '"fsc.apart"() : () -> ()'
+    before, between, behind = text.split(apart)
+    reason = "'fsc.node_points' op needs fsc.apart exactly where the kernel of its relation has it"
+    assert reason in error_of(before + apart + between + behind)
+    assert reason in error_of(before + between + apart + behind)
+
+
 def test_pieces_of_a_packed_target() -> None:
     pieces = '"fsc.node_pieces"(%0, %2) ({\n}) {disjoint = 1 : i64}'
     text = edited(module("split-affine"), (ASSIGNED, pieces))
