@@ -15,7 +15,7 @@ from fuscoc.dialect.expressions import expression
 from fuscoc.dialect.fsc import Fsc
 from fuscoc.dialect.l0 import LEAVING, DefPacked, check_owner, check_relation, shuffle_of
 from fuscoc.dialect.l2 import TokenType
-from fuscoc.dialect.l3_values import Cast, Merge, Scale, vector_of
+from fuscoc.dialect.l3_values import Cast, Merge, Normalise, Scale, vector_of
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.dialect.pieces import Piece
 from fuscoc.dialect.relation import Apart, Domain, Drop, Lookup, Point, must_be_apart
@@ -239,6 +239,9 @@ def _check_told(op):
         raise VerifyError("needs the counts of all ranks, which a fsc.node_exchange gives")
 
 
+NO_CAST = {"scales": None, "block": None, "shifts": (), "factors": (), "channels": None}
+
+
 class NodeCopy(NodeOp, name="node_copy", traits=[ir.NoTerminatorTrait]):
     """Read every segment once and store it on every rank that it goes to, in a slot of its own.
 
@@ -250,6 +253,28 @@ class NodeCopy(NodeOp, name="node_copy", traits=[ir.NoTerminatorTrait]):
     slots: ext.Operand[SlotsType]
     done: ext.Result[TokenType]
     rows: ext.Region
+
+    def casts(self) -> list[dict[str, Any]]:
+        """The fields that arrive as something else, as the ``casts`` of a shuffle say it."""
+        stored = {each.value: each.read("field") for each in ops_of(self, StoreField)}
+        loaded = {each.value: each.read("field") for each in ops_of(self, LoadField)}
+        found = []
+        for value, field in stored.items():
+            made, computed = (
+                getattr(each.owner, "opview", None) for each in (value, _uncast(value))
+            )
+            if isinstance(computed, Normalise):
+                said = {name: computed.read(name) for name in Normalise.attrs}
+            elif isinstance(made, Dequantise):
+                said = {"scales": loaded.get(made.scales), "block": made.read("block")}
+            elif isinstance(made, Quantise) and value == made.small:
+                said = {"scales": stored.get(made.scales), "block": made.read("block")}
+            elif isinstance(made, Cast):
+                said = {}
+            else:
+                continue
+            found.append(NO_CAST | {"field": field} | said)
+        return found
 
     @classmethod
     def check_regions(cls, op):
@@ -263,6 +288,9 @@ class NodeCopy(NodeOp, name="node_copy", traits=[ir.NoTerminatorTrait]):
         fields = shuffle.follow("segment").read("fields")
         if found != [(each["name"], each["type"][0], prod(each["type"][1])) for each in fields]:
             raise VerifyError("must store the fields of its shuffle's segment")
+        casts = {each["field"]: each for each in shuffle.read("casts")}
+        if {each["field"]: each for each in op.casts()} != casts:
+            raise VerifyError("must cast the fields that its shuffle casts, and as it says")
 
 
 class NodeSignal(NodeOp, name="node_signal"):

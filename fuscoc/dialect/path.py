@@ -9,6 +9,8 @@ from fuscoc.dialect.l3 import Launch
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.lang.policy import CHOICES
 
+# Buffers that are one memory before and behind the network hop.
+SAME = {"slices": "landing", "return_slices": "staging", "returned": "staging"}
 # Buffers whose rows the user gives.
 GIVEN = ("source", "rows")
 # Rules by which a rank may send rows of another of its node.
@@ -69,6 +71,7 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
         _check_rule(op)
         _check_order(op)
         _check_dtypes(op)
+        _check_moves(op)
 
 
 def _check_turned(path):
@@ -97,15 +100,28 @@ def _check_rule(path):
 
 def _check_dtypes(path):
     """What is stored in a buffer is what is loaded from it, in both paths."""
-    same = {"slices": "landing", "return_slices": "staging", "returned": "staging"}
     dtypes = {}
     for each in ops_of(path.operation.parent, Path):
         for op in ops_of(each, Launch):
             for bound in op.read("bind"):
                 buffer, _, name = bound["buffer"].removeprefix("peers.").partition(".")
-                field = same.get(buffer, buffer), name
+                field = SAME.get(buffer, buffer), name
                 if dtypes.setdefault(field, bound["dtype"]) != bound["dtype"]:
                     raise VerifyError(f"has rows of several dtypes in {'.'.join(field)}")
+
+
+def _check_moves(path):
+    """A row is the source's in every buffer before the copy that casts it, and the target's in all
+    behind it: it is cast once."""
+    kinds = {"source": "source", "target": "target"}
+    for copy in ops_of(path, GatherSend, ScatterRecv):
+        moves = copy.read("moves")
+        if moves is None:  # nothing is cast, or not yet
+            continue
+        ends = ("source", "target") if moves == "cast" else (moves, moves)
+        for buffer, kind in zip((copy.reads, *copy.writes), ends, strict=True):
+            if kinds.setdefault(SAME.get(buffer, buffer), kind) != kind:
+                raise VerifyError(f"has rows of source and of target in {buffer}")
 
 
 def _check_tiers(path):
