@@ -3,6 +3,7 @@
 from fuscoc.dialect.attrs import Integer, Text, VerifyError, attributes
 from fuscoc.dialect.base import Op, entry_block, ops_of
 from fuscoc.dialect.into import Into
+from fuscoc.dialect.l0 import shuffle_of
 from fuscoc.dialect.l1 import Collect, Hop
 from fuscoc.dialect.l2 import Exchange, GatherSend, Put, Reduce, ScatterRecv
 from fuscoc.dialect.l3 import Launch
@@ -99,8 +100,12 @@ def _check_rule(path):
 
 
 def _check_dtypes(path):
-    """What is stored in a buffer is what is loaded from it, in both paths."""
-    dtypes = {}
+    """What is stored in a buffer is what is loaded from it, in both paths; the user's tensors have
+    the types that are declared."""
+    shuffle = shuffle_of(path)
+    cells, fields = shuffle.follow("source").read("cells"), shuffle.follow("segment").read("fields")
+    ends = {"source": cells, "result": cells, "rows": cells, "target": fields}
+    dtypes = {(end, each["name"]): each["type"][0] for end, held in ends.items() for each in held}
     for each in ops_of(path.operation.parent, Path):
         for op in ops_of(each, Launch):
             for bound in op.read("bind"):
