@@ -10,13 +10,11 @@ from fuscoc.dialect.affine import NotAffine, Relation, Split
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.expressions import expression
 from fuscoc.dialect.fused import (
-    LoadField,
     NodeAssign,
     NodeCopy,
     NodeCount,
     NodePoints,
     NodeReduce,
-    StoreField,
 )
 from fuscoc.dialect.l0 import Shuffle, relation_extents, relation_inputs
 from fuscoc.dialect.l3_values import vector_of
@@ -24,6 +22,7 @@ from fuscoc.dialect.mlir import ir
 from fuscoc.dialect.node import Node
 from fuscoc.dialect.polynomials import Polynomial
 from fuscoc.dialect.relation import Domain, Point, must_be_apart
+from fuscoc.dialect.row_fields import LoadField, StoreField
 from fuscoc.lang.padding import DEFAULT_PADDING
 from fuscoc.lang.scope import BUILTINS
 
