@@ -62,8 +62,13 @@ def render(diagnostic: Diagnostic, source: SourceFile, *, colour: bool = False) 
     for number, on_line in sorted(by_line.items()):
         if previous is not None and number > previous + 1:
             rows.append(style("...", "place"))
-        marks = [_underline(label, source, "^" if prime else "-") for label, prime in on_line]
-        text, marks = _cropped(_shown(source.line_text(number)), marks)
+        first = on_line[0][0].span.start
+        part, at = _part_of_line(source, first)
+        marks = [
+            _underline(part, at + label.span.start - first, label, "^" if is_primary else "-")
+            for label, is_primary in on_line
+        ]
+        text, marks = _cropped(_shown(part), marks)
         rows.append(f"{style(f'{number:>{width}} |', 'place')} {text}")
         for (label, is_primary), underline in zip(on_line, marks, strict=True):
             note = f" {label.text}" if label.text else ""
@@ -107,12 +112,19 @@ def _cropped(text: str, marks: list[str]) -> tuple[str, list[str]]:
     ]
 
 
-def _underline(label: Label, source: SourceFile, mark: str) -> str:
-    """The marks under a label's first line, aligned with ``_shown``."""
-    line, column = source.line_column(label.span.start)
-    text = source.line_text(line)
-    before = text[: column - 1]
-    covered = text[column - 1 : column - 1 + label.span.end - label.span.start].rstrip()
+def _part_of_line(source: SourceFile, offset: int) -> tuple[str, int]:
+    """The line of an offset, and the offset in it; of a long line what is about it, which
+    ``_cropped`` crops further: the work for an error does not grow with its line."""
+    _, column = source.line_column(offset)
+    begin = offset - min(column - 1, MOST_COLUMNS)
+    text, _, _ = source.text[begin : offset + MOST_COLUMNS].partition("\n")
+    return text.removesuffix("\r"), offset - begin
+
+
+def _underline(text: str, at: int, label: Label, mark: str) -> str:
+    """The marks under a label that begins at a place of ``text``, aligned with ``_shown``."""
+    before = text[:at]
+    covered = text[at : at + label.span.end - label.span.start].rstrip()
     indent = _columns(_shown(before))
     length = _columns(_shown(before + covered)) - indent
     return " " * indent + mark * max(length, 1)
@@ -123,9 +135,11 @@ def _fixed_lines(fix: Fix, source: SourceFile) -> list[tuple[int, str, str]]:
 
     ``~`` marks what stands in place of something, ``+`` what is added.
     """
-    first, column = source.line_column(fix.span.start)
-    last, end_column = source.line_column(fix.span.end)
-    before, after = source.line_text(first)[: column - 1], source.line_text(last)[end_column - 1 :]
+    first, _ = source.line_column(fix.span.start)
+    text, at = _part_of_line(source, fix.span.start)
+    before = text[:at]
+    text, at = _part_of_line(source, fix.span.end)
+    after = text[at:]
     mark = "~" if fix.span.end > fix.span.start else "+"
     new = fix.replacement.split("\n")
     found = []

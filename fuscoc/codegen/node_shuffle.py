@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fuscoc.codegen.cuda_types import CudaCast, CudaField, CudaInput, CudaLoop, CudaShuffle
@@ -10,22 +10,19 @@ from fuscoc.dialect.affine import NotAffine, Relation, Split
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.expressions import expression
 from fuscoc.dialect.fused import (
-    Dequantise,
-    LoadField,
     NodeAssign,
     NodeCopy,
     NodeCount,
     NodePoints,
     NodeReduce,
-    Quantise,
-    StoreField,
 )
 from fuscoc.dialect.l0 import Shuffle, relation_extents, relation_inputs
-from fuscoc.dialect.l3_values import Cast, Normalise, vector_of
+from fuscoc.dialect.l3_values import vector_of
 from fuscoc.dialect.mlir import ir
 from fuscoc.dialect.node import Node
 from fuscoc.dialect.polynomials import Polynomial
 from fuscoc.dialect.relation import Domain, Point, must_be_apart
+from fuscoc.dialect.row_fields import LoadField, StoreField
 from fuscoc.lang.padding import DEFAULT_PADDING
 from fuscoc.lang.scope import BUILTINS
 
@@ -36,7 +33,8 @@ def node_shuffle(module: Any) -> CudaShuffle:
     (points,), (copy,) = ops_of(node, NodePoints), ops_of(node, NodeCopy)
     counts, assigns = ops_of(node, NodeCount), ops_of(node, NodeAssign)
     leaving = tuple(_leaving(load.runs) for load in ops_of(copy, LoadField))
-    casts = tuple(_casts(ops_of(copy, StoreField)))
+    names = {field.name for field in leaving}
+    casts = tuple(CudaCast(**cast, applied=cast["scales"] in names) for cast in copy.casts())
     changes = bool(casts) or any(field.loops for field in leaving)
     back = next(iter(ops_of(node, NodeReduce)), None)
     return CudaShuffle(
@@ -103,21 +101,3 @@ def _arriving(store: Any) -> CudaField:
     """A field as it lies in a slot."""
     dtype, size = vector_of(store.value)
     return CudaField(store.read("field"), dtype, size, size)
-
-
-def _casts(stores: list[Any]) -> Iterator[CudaCast]:
-    """The fields that are stored as something else than they were loaded as."""
-    names = {store.value: store.read("field") for store in stores}
-    for store in stores:
-        made = store.value.owner.opview
-        computed = made.value.owner.opview if isinstance(made, Cast) else made
-        if isinstance(computed, Normalise):
-            numbers = {name: computed.read(name) for name in Normalise.attrs}
-            yield CudaCast(store.read("field"), None, None, **numbers)
-        elif isinstance(made, Cast):
-            yield CudaCast(store.read("field"), None, None)
-        elif isinstance(made, Dequantise):
-            scales = made.scales.owner.opview.read("field")
-            yield CudaCast(store.read("field"), scales, made.read("block"), applied=True)
-        elif isinstance(made, Quantise) and ir.OpResult(store.value).result_number == 0:
-            yield CudaCast(store.read("field"), names[made.scales], made.read("block"))

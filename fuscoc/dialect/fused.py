@@ -10,16 +10,15 @@ from typing import Any
 
 from fuscoc.dialect.attrs import Array, Flag, Integer, Ref, Text, VerifyError, attributes
 from fuscoc.dialect.base import Op, check_role, entry_block, ops_of, terminator
-from fuscoc.dialect.dtypes import DType
 from fuscoc.dialect.expressions import expression
 from fuscoc.dialect.fsc import Fsc
 from fuscoc.dialect.l0 import LEAVING, DefPacked, check_owner, check_relation, shuffle_of
 from fuscoc.dialect.l2 import TokenType
-from fuscoc.dialect.l3_values import Cast, Merge, Scale, vector_of
+from fuscoc.dialect.l3_values import Cast, Merge, Normalise, Scale, vector_of
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.dialect.pieces import Piece
-from fuscoc.dialect.relation import Domain, Drop, Lookup, Point, must_be_apart
-from fuscoc.dialect.runs import RUNS
+from fuscoc.dialect.relation import Apart, Domain, Drop, Lookup, Point, must_be_apart
+from fuscoc.dialect.row_fields import Dequantise, LoadField, Quantise, StoreField, check_inside
 
 
 class PointsType(Fsc.Type, name="points"):
@@ -88,10 +87,13 @@ class NodePoints(NodeOp, name="node_points", traits=[ir.IsIsolatedFromAboveTrait
     @classmethod
     def check_regions(cls, op):
         check_relation(op)
-        shuffle = shuffle_of(op)
-        check_owner(shuffle, terminator(op, 1, Point))
-        if "relation_kernel" not in shuffle.attributes and _said(op) != _said(shuffle):
+        shuffle, point = shuffle_of(op), terminator(op, 1, Point)
+        check_owner(shuffle, point)
+        kernel = shuffle.follow("relation_kernel")
+        if kernel is None and _said(op) != _said(shuffle):
             raise VerifyError("evaluates another relation than its shuffle")
+        if kernel is not None and must_be_apart(point) != bool(ops_of(kernel, Apart)):
+            raise VerifyError("needs fsc.apart exactly where the kernel of its relation has it")
 
 
 def _said(op):
@@ -236,6 +238,9 @@ def _check_told(op):
         raise VerifyError("needs the counts of all ranks, which a fsc.node_exchange gives")
 
 
+NO_CAST = {"scales": None, "block": None, "shifts": (), "factors": (), "channels": None}
+
+
 class NodeCopy(NodeOp, name="node_copy", traits=[ir.NoTerminatorTrait]):
     """Read every segment once and store it on every rank that it goes to, in a slot of its own.
 
@@ -247,6 +252,28 @@ class NodeCopy(NodeOp, name="node_copy", traits=[ir.NoTerminatorTrait]):
     slots: ext.Operand[SlotsType]
     done: ext.Result[TokenType]
     rows: ext.Region
+
+    def casts(self) -> list[dict[str, Any]]:
+        """The fields that arrive as something else, as the ``casts`` of a shuffle say it."""
+        stored = {each.value: each.read("field") for each in ops_of(self, StoreField)}
+        loaded = {each.value: each.read("field") for each in ops_of(self, LoadField)}
+        found = []
+        for value, field in stored.items():
+            made, computed = (
+                getattr(each.owner, "opview", None) for each in (value, _uncast(value))
+            )
+            if isinstance(computed, Normalise):
+                said = {name: computed.read(name) for name in Normalise.attrs}
+            elif isinstance(made, Dequantise):
+                said = {"scales": loaded.get(made.scales), "block": made.read("block")}
+            elif isinstance(made, Quantise) and value == made.small:
+                said = {"scales": stored.get(made.scales), "block": made.read("block")}
+            elif isinstance(made, Cast):
+                said = {}
+            else:
+                continue
+            found.append(NO_CAST | {"field": field} | said)
+        return found
 
     @classmethod
     def check_regions(cls, op):
@@ -260,6 +287,9 @@ class NodeCopy(NodeOp, name="node_copy", traits=[ir.NoTerminatorTrait]):
         fields = shuffle.follow("segment").read("fields")
         if found != [(each["name"], each["type"][0], prod(each["type"][1])) for each in fields]:
             raise VerifyError("must store the fields of its shuffle's segment")
+        casts = {each["field"]: each for each in shuffle.read("casts")}
+        if {each["field"]: each for each in op.casts()} != casts:
+            raise VerifyError("must cast the fields that its shuffle casts, and as it says")
 
 
 class NodeSignal(NodeOp, name="node_signal"):
@@ -387,7 +417,7 @@ class Made(Op, name="made"):
 
     @classmethod
     def check(cls, op):
-        _check_inside(op, "fsc.node_reduce")
+        check_inside(op, "fsc.node_reduce")
         vector_of(op.row)
 
 
@@ -400,91 +430,3 @@ class NodeJoin(NodeOp, name="node_join"):
 
     before: ext.Operand[TokenType]
     done: ext.Result[TokenType]
-
-
-class LoadField(Op, name="load_field", traits=[ext.Pure]):
-    """A field of a segment, from where it lies in the source: its attributes are those of ``RUNS``.
-
-    ``%x = "fsc.load_field"() {cell_elems = 7168 : i64, copy_dtype = i64, dtype = bf16, field =
-    "x", run_elems = 7168 : i64, seg_elems = 7168 : i64, unit_bytes = 16 : i64} : () ->
-    vector<7168xbf16>``
-    """
-
-    attrs = attributes(
-        field=RUNS.fields["name"], **{n: kind for n, kind in RUNS.fields.items() if n != "name"}
-    )
-    value: ext.Result[Any]
-
-    @property
-    def runs(self):
-        """How the field lies in the source, as the runs of a shuffle say it."""
-        return {"name" if name == "field" else name: self.read(name) for name in self.attrs}
-
-    @classmethod
-    def check(cls, op):
-        _check_inside(op, "fsc.node_copy")
-        if vector_of(op.value) != (op.read("dtype"), op.read("seg_elems")):
-            raise VerifyError(f"must give what its runs hold, not {op.value.type}")
-
-
-class Quantise(Op, name="quantise", traits=[ext.Pure]):
-    """Floats as 8-bit ones of ``dtype``, and an f32 factor for every ``block`` of them.
-
-    ``%small, %scales = "fsc.quantise"(%x) {block = 128 : i64, dtype = f8E4M3FN} :
-    (vector<7168xbf16>) -> (vector<7168xf8E4M3FN>, vector<56xf32>)``
-    """
-
-    attrs = attributes(block=Integer(1), dtype=DType())
-    value: ext.Operand[Any]
-    small: ext.Result[Any]
-    scales: ext.Result[Any]
-
-    @classmethod
-    def check(cls, op):
-        _check_inside(op, "fsc.node_copy")
-        _, size = vector_of(op.value)
-        made = (op.read("dtype"), size), ("f32", size // op.read("block"))
-        if (vector_of(op.small), vector_of(op.scales)) != made:
-            raise VerifyError("needs as many values, and one f32 for every block of them")
-
-
-class Dequantise(Op, name="dequantise", traits=[ext.Pure]):
-    """8-bit floats, each times the f32 factor of its block, as wider ones.
-
-    ``%x = "fsc.dequantise"(%small, %scales) {block = 128 : i64} : (vector<7168xf8E4M3FN>,
-    vector<56xf32>) -> vector<7168xbf16>``
-    """
-
-    attrs = attributes(block=Integer(1))
-    small: ext.Operand[Any]
-    scales: ext.Operand[Any]
-    value: ext.Result[Any]
-
-    @classmethod
-    def check(cls, op):
-        _check_inside(op, "fsc.node_copy")
-        _, size = vector_of(op.small)
-        if vector_of(op.value)[1] != size:
-            raise VerifyError("must give as many values as it takes")
-        if vector_of(op.scales) != ("f32", size // op.read("block")) or size % op.read("block"):
-            raise VerifyError("needs one f32 for every block of values")
-
-
-class StoreField(Op, name="store_field"):
-    """Store a field of a row in its slot, contiguous.
-
-    ``"fsc.store_field"(%x) {field = "x"} : (vector<7168xbf16>) -> ()``
-    """
-
-    attrs = attributes(field=Text())
-    value: ext.Operand[Any]
-
-    @classmethod
-    def check(cls, op):
-        _check_inside(op, "fsc.node_copy")
-        vector_of(op.value)
-
-
-def _check_inside(op, parent):
-    if op.operation.parent.name != parent:
-        raise VerifyError(f"must stand directly inside {parent}")

@@ -312,6 +312,10 @@ def _check_runs(op):
         if run["run_elems"] * num_bytes(dtype) % run["unit_bytes"]:
             raise VerifyError(f"cuts runs of '{name}' into units that do not fit")
         length = run["run_elems"]
+        cell = run["cell_elems"] * num_bytes(dtype)
+        strides = [dim["src_stride"] for dim in run["run_dims"]]
+        if any(n * cell % run["unit_bytes"] for n in strides if isinstance(n, int)):
+            raise VerifyError(f"begins runs of '{name}' amid a unit")
         for dim in reversed(run["run_dims"]):
             if dim["dst_stride"] != length:
                 raise VerifyError(f"must not leave gaps between runs of '{name}'")

@@ -22,6 +22,8 @@ ACCUMULATORS = frozenset({"f32", "f64"}) | INTEGERS
 # Where fields are cast on the way, the rows that a copy moves: those of the source's segment, those
 # of the target's, or the former made into the latter. Added by fuse-transforms.
 MOVES = Text("source", "cast", "target", optional=True)
+# What says of a term which row of a buffer it is; those of forwarders lie one behind the other.
+TERMS = {"rows": ["term_slot"], "staging": ["term_row"], "forward_staging": []}
 # Last parts of the columns that place rows.
 ENDS = ("offset", "row", "slot")
 # Who has the rows of a buffer. Dispatch: source and target are the user's, carried those that a
@@ -316,6 +318,9 @@ class Reduce(Step, name="reduce"):
         check_weighed(op)
         if op.read("weight") and "term_point" not in op.follow("list").read("terms"):
             raise VerifyError("needs the points of the terms that it weighs")
+        terms = [term for term in op.follow("list").read("terms") if term != "term_point"]
+        if terms != TERMS[op.read("src")]:
+            raise VerifyError(f"needs a list whose terms say where they lie in {op.read('src')}")
         for row in op.read("rows"):
             if (kind != "copy") != (row["acc"] is not None):
                 raise VerifyError(

@@ -8,9 +8,11 @@ from fuscoc.dialect import l3_values
 from fuscoc.dialect.attrs import Array, Integer, Record, Ref, Text, VerifyError, attributes
 from fuscoc.dialect.base import I64, Op, entry_block, ops_of
 from fuscoc.dialect.dtypes import DType
+from fuscoc.dialect.l0 import shuffle_of
 from fuscoc.dialect.l2 import COPIES, HOLDERS, REDUCED, Step, check_held
 from fuscoc.dialect.l3_values import require
 from fuscoc.dialect.mlir import ext, ir
+from fuscoc.dialect.relation import Apart
 
 __all__ = ["l3_values"]
 
@@ -71,6 +73,8 @@ class Kernel(Op, name="kernel", traits=[ir.IsIsolatedFromAboveTrait, ir.NoTermin
     @classmethod
     def check_regions(cls, op):
         _check_body(op, len(op.read("args")))
+        if ops_of(op, Apart) and shuffle_of(op).read("relation_kernel") != op.read("sym_name"):
+            raise VerifyError("must not say of segments what the relation's kernel says")
 
 
 class Launch(Step, name="launch"):

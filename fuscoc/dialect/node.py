@@ -22,8 +22,10 @@ from fuscoc.dialect.fused import (
     NodeWait,
 )
 from fuscoc.dialect.l0 import PRINTERS
+from fuscoc.dialect.l2 import Reduce
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.dialect.node_tiles import CudaTile, TritonTile
+from fuscoc.dialect.path import Path
 from fuscoc.dialect.piece_tiles import CudaPieceTile, TritonPieceTile
 
 
@@ -60,6 +62,7 @@ class Node(Op, name="node", traits=[ir.NoTerminatorTrait]):
             names = ", ".join(step.OPERATION_NAME for step in steps)
             raise VerifyError(f"does not know what to do with: {names}")
         _check_flags(op)
+        _check_back(op)
         archs = [tile.read("arch") for tile in ops_of(op, CudaTile, CudaPieceTile)]
         others = ops_of(op, TritonTile, TritonPieceTile)
         several = len({type(tile) for tile in others}) != len(others)
@@ -96,3 +99,17 @@ def _check_flags(op):
     forth, *back = (signal.read("per") for signal in ops_of(op, NodeSignal))
     if forth != ("rank" if compact else "group") or "rank" in back:
         raise VerifyError("must tell of groups, but once for a rank where rows are compact")
+
+
+def _check_back(op):
+    """Rows come back where the path for combine brings them back, and become one as there."""
+    paths = ops_of(op.operation.parent, Path)
+    back = [path for path in paths if path.read("direction") == "combine"]
+    reduces = ops_of(op, NodeReduce)
+    if len(reduces) != len(back):
+        raise VerifyError("needs a way back exactly where there is a fsc.path for combine")
+    for reduce, path in zip(reduces, back, strict=True):
+        first = [each for each in ops_of(path, Reduce) if each.reads == "rows"]
+        way = reduce.kind, reduce.read("weight")
+        if any((each.read("kind"), each.read("weight")) != way for each in first):
+            raise VerifyError("must make rows one as the fsc.path for combine does")

@@ -29,17 +29,14 @@ from fuscoc.dialect.attrs import Array, Integer, Record, Text, VerifyError, attr
 from fuscoc.dialect.base import Op, ops_of
 from fuscoc.dialect.dtypes import num_bytes
 from fuscoc.dialect.fused import (
-    Dequantise,
-    LoadField,
     NodeAssign,
     NodeCopy,
     NodeCount,
     NodePoints,
     NodeReduce,
-    Quantise,
-    StoreField,
 )
 from fuscoc.dialect.l3_values import Cast, Normalise, vector_of
+from fuscoc.dialect.row_fields import Dequantise, LoadField, Quantise, StoreField
 from fuscoc.dialect.runs import Unit
 
 MAX_WARPS = 32

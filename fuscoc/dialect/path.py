@@ -3,12 +3,15 @@
 from fuscoc.dialect.attrs import Integer, Text, VerifyError, attributes
 from fuscoc.dialect.base import Op, entry_block, ops_of
 from fuscoc.dialect.into import Into
+from fuscoc.dialect.l0 import shuffle_of
 from fuscoc.dialect.l1 import Collect, Hop
 from fuscoc.dialect.l2 import Exchange, GatherSend, Put, Reduce, ScatterRecv
 from fuscoc.dialect.l3 import Launch
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.lang.policy import CHOICES
 
+# Buffers that are one memory before and behind the network hop.
+SAME = {"slices": "landing", "return_slices": "staging", "returned": "staging"}
 # Buffers whose rows the user gives.
 GIVEN = ("source", "rows")
 # Rules by which a rank may send rows of another of its node.
@@ -69,6 +72,7 @@ class Path(Op, name="path", traits=[ir.NoTerminatorTrait]):
         _check_rule(op)
         _check_order(op)
         _check_dtypes(op)
+        _check_moves(op)
 
 
 def _check_turned(path):
@@ -96,16 +100,33 @@ def _check_rule(path):
 
 
 def _check_dtypes(path):
-    """What is stored in a buffer is what is loaded from it, in both paths."""
-    same = {"slices": "landing", "return_slices": "staging", "returned": "staging"}
-    dtypes = {}
+    """What is stored in a buffer is what is loaded from it, in both paths; the user's tensors have
+    the types that are declared."""
+    shuffle = shuffle_of(path)
+    cells, fields = shuffle.follow("source").read("cells"), shuffle.follow("segment").read("fields")
+    ends = {"source": cells, "result": cells, "rows": cells, "target": fields}
+    dtypes = {(end, each["name"]): each["type"][0] for end, held in ends.items() for each in held}
     for each in ops_of(path.operation.parent, Path):
         for op in ops_of(each, Launch):
             for bound in op.read("bind"):
                 buffer, _, name = bound["buffer"].removeprefix("peers.").partition(".")
-                field = same.get(buffer, buffer), name
+                field = SAME.get(buffer, buffer), name
                 if dtypes.setdefault(field, bound["dtype"]) != bound["dtype"]:
                     raise VerifyError(f"has rows of several dtypes in {'.'.join(field)}")
+
+
+def _check_moves(path):
+    """A row is the source's in every buffer before the copy that casts it, and the target's in all
+    behind it: it is cast once."""
+    kinds = {"source": "source", "target": "target"}
+    for copy in ops_of(path, GatherSend, ScatterRecv):
+        moves = copy.read("moves")
+        if moves is None:  # nothing is cast, or not yet
+            continue
+        ends = ("source", "target") if moves == "cast" else (moves, moves)
+        for buffer, kind in zip((copy.reads, *copy.writes), ends, strict=True):
+            if kinds.setdefault(SAME.get(buffer, buffer), kind) != kind:
+                raise VerifyError(f"has rows of source and of target in {buffer}")
 
 
 def _check_tiers(path):

@@ -83,6 +83,12 @@ def _check_inside_shuffle(op, *more):
         raise VerifyError(f"must stand inside {', '.join(parents[:-1])} or {parents[-1]}")
 
 
+def _check_of_relation(op):
+    """Whoever reads a domain region asks for nothing but its extents."""
+    if any(isinstance(each, Domain) for each in op.operation.block):
+        raise VerifyError("must stand in the region of a relation, not in that of its domain")
+
+
 class Extent(Op, name="extent", traits=[ext.Pure]):
     """The value of a run-time extent on the executing rank.
 
@@ -161,21 +167,25 @@ class Drop(Op, name="drop"):
     @classmethod
     def check(cls, op):
         _check_inside_shuffle(op, "fsc.node_pieces")
+        _check_of_relation(op)
 
 
 class Apart(Op, name="apart"):
     """No two segments of a rank may begin with the same source cell, which inputs decide.
 
-    It stands in a relation region of a shuffle that goes back, and then in its kernel, where
-    segments that share a cell begin with the same one: a run sees by the first cells of those that
-    move whether any do.
+    It stands in the relation region of a shuffle that goes back, and then in the kernel of that
+    relation, where segments that share a cell begin with the same one: a run sees by the first
+    cells of those that move whether any do.
 
     ``"fsc.apart"() : () -> ()``
     """
 
     @classmethod
     def check(cls, op):
-        _check_inside_shuffle(op, "fsc.kernel")
+        parents = ("fsc.shuffle", "fsc.node_points", "fsc.kernel")
+        if op.operation.parent.name not in parents:
+            raise VerifyError(f"must stand inside {', '.join(parents[:-1])} or {parents[-1]}")
+        _check_of_relation(op)
 
 
 class CellBase(Op, name="cell_base", traits=[ext.Pure]):

@@ -20,7 +20,7 @@ from fuscoc.dialect.expressions import (
     monomial,
 )
 from fuscoc.dialect.l0 import Combine, DefPacked, Shuffle, shuffle_of
-from fuscoc.dialect.relation import Domain, Relate
+from fuscoc.dialect.relation import Domain, Relate, must_be_apart
 from fuscoc.lang.reductions import REDUCTIONS
 
 
@@ -36,6 +36,8 @@ def run(module: Any) -> None:
         for cells in domain.cells:
             _check_cells(domain, expression(cells), dims)
         _check_target(shuffle, relate)
+        if must_be_apart(relate) and not ops_of(module, Combine):
+            raise PassError(shuffle, "needs segments apart, which do not come back")
     for combine in ops_of(module, Combine):
         _check_combine(combine)
 

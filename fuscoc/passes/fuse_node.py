@@ -13,8 +13,6 @@ from typing import Any
 from fuscoc.dialect.base import PassError, ops_of
 from fuscoc.dialect.dtypes import to_mlir
 from fuscoc.dialect.fused import (
-    Dequantise,
-    LoadField,
     Made,
     NodeAssign,
     NodeCopy,
@@ -27,8 +25,6 @@ from fuscoc.dialect.fused import (
     NodeReduce,
     NodeSignal,
     NodeWait,
-    Quantise,
-    StoreField,
 )
 from fuscoc.dialect.l0 import LEAVING, DefPacked, Shuffle
 from fuscoc.dialect.l2 import Descriptors, Reduce
@@ -36,6 +32,7 @@ from fuscoc.dialect.l3_values import Cast, Merge, Normalise, Scale, cast_to, vec
 from fuscoc.dialect.mlir import ir
 from fuscoc.dialect.node import Node
 from fuscoc.dialect.path import Path
+from fuscoc.dialect.row_fields import Dequantise, LoadField, Quantise, StoreField
 
 
 def run(module: Any) -> None:

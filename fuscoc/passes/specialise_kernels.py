@@ -12,7 +12,7 @@ from typing import Any
 from fuscoc.codegen.points import build_extents, build_places, build_relation
 from fuscoc.codegen.row_casts import numbers_of
 from fuscoc.codegen.rows import RowKernel, build_row_kernel
-from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.base import PassError, direction_of, ops_of
 from fuscoc.dialect.into import Into
 from fuscoc.dialect.l0 import Shuffle, shuffle_of
 from fuscoc.dialect.l2 import Descriptors, GatherSend, Reduce, ScatterRecv
@@ -73,6 +73,9 @@ def _specialise(module: Any, shuffle: Any, step: Any) -> Any:
     """The launch of the kernel of a step, before it."""
     reduces = isinstance(step, Reduce)
     src, dst = ends = (step.reads, *step.writes)
+    moves = _given(step, "moves")
+    if moves is None and shuffle.read("casts") and direction_of(step) == "dispatch":
+        raise PassError(step, "must say which rows it moves, as its shuffle casts them")
     descriptors: Descriptors = step.follow("list")
     written = f"peers.{dst}" if "dst_peer" in descriptors.read("columns") else dst
     weight = step.follow("weight") if reduces else None
@@ -85,7 +88,7 @@ def _specialise(module: Any, shuffle: Any, step: Any) -> Any:
         weight=weight.read("type")[0] if weight is not None else None,
         signals=step.signals is not None,
         wait=step.waits,
-        moves=_given(step, "moves"),
+        moves=moves,
         partials=_partials(step),
     )
     with ir.InsertionPoint(module.body):

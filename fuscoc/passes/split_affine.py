@@ -15,12 +15,19 @@ from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.dtypes import num_bytes
 from fuscoc.dialect.expressions import Expression, arguments, expression, looks_up, nodes
 from fuscoc.dialect.expressions import Node as Tree
-from fuscoc.dialect.fused import LoadField, NodeCopy, NodeGiven, NodePieces, NodePoints, NodeReduce
+from fuscoc.dialect.fused import (
+    NodeCopy,
+    NodeGiven,
+    NodePieces,
+    NodePoints,
+    NodeReduce,
+)
 from fuscoc.dialect.mlir import arith, ir
 from fuscoc.dialect.node import Node
 from fuscoc.dialect.pieces import Piece
 from fuscoc.dialect.polynomials import Derived, Polynomial, Product, Value, Variable
 from fuscoc.dialect.relation import Domain, Drop, Point, must_be_apart
+from fuscoc.dialect.row_fields import LoadField
 
 MIN_ENTRY_BYTES = 16384  # rows from so many bytes on are worth an entry of a table each
 BASE = Tree("fsc.cell_base", "", (Tree("argument", "0", ()),))

@@ -210,6 +210,11 @@ def test_refuses_a_relation_beside_that_of_its_kernel() -> None:
     assert reason in error_of(shuffle + kernel_of("k", "", ARGS, BLOCK))
 
 
+def test_refuses_what_the_kernel_of_a_relation_says_in_another_one() -> None:
+    reason = "'fsc.kernel' op must not say of segments what the relation's kernel says"
+    assert reason in error_of(kernel('"fsc.apart"() : () -> ()'))
+
+
 def test_refuses_another_number_of_arguments() -> None:
     assert "needs 4 i64 arguments in its body" in error_of(kernel("", block="%n: i64"))
 

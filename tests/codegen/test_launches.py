@@ -250,7 +250,6 @@ def bound(held: str, src: str, *fields: tuple[str, str]) -> tuple[str, str]:
     ("edits", "field"),
     [
         # One buffer by two launches; peers' or one's own.
-        ([bound("direct", "source", ("source.x", "bf16"))], "source.x"),
         (
             [
                 bound("direct", "source", ("peers.target.x", "bf16")),
@@ -273,6 +272,9 @@ def bound(held: str, src: str, *fields: tuple[str, str]) -> tuple[str, str]:
             ],
             "staging.x",
         ),
+        # What the user gives and gets.
+        ([bound("local", "target", ("target.x", "bf16"))], "target.x"),
+        ([bound("reduce_source", "staging", ("result.x", "bf16"))], "result.x"),
         # Both paths.
         (
             [

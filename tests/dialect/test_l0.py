@@ -40,6 +40,10 @@ STRIDED_RUNS = (
     RUNS.replace("run_elems = 4", "run_elems = 2").replace("unit_bytes = 16", "unit_bytes = 8")[:-1]
     + ', run_dims = [{count = 2 : i64, dst_stride = 2 : i64, src_stride = "src_stride0"}]}'
 )
+# Two runs of two cells of f32, so many cells apart.
+WIDE_RUNS = STRIDED_RUNS.replace("cell_elems = 4", "cell_elems = 1").replace(
+    '"src_stride0"', "{} : i64"
+)
 DISPATCH = 'balance = "none", schedule = "pairwise", slice_bytes = 1 : i64'
 PACKED = (
     "align = 8 : i64, capacity = 64 : i64, compact = 1 : i64, "
@@ -71,6 +75,13 @@ def op(name: str, attributes: str) -> str:
     return f'"fsc.{name}"() {{{attributes}}} : () -> ()'
 
 
+def in_units(stride: int) -> str:
+    """Runs that are copied 8 bytes at a time."""
+    attributes = ATTRIBUTES.replace("@spec.by_row", "@spec.wide")
+    runs = WIDE_RUNS.replace("{} : i64", f"{stride} : i64")
+    return shuffle(relation=POINT, attributes=f"{attributes}, runs = [{runs}]")
+
+
 VALID = [
     op("def_extent", 'sym_name = "spec.n"'),
     op("def_input", 'role = "route", sym_name = "spec.n", type = tensor<2x?xi32>'),
@@ -96,6 +107,7 @@ VALID = [
     shuffle(),
     shuffle(relation=POINT, attributes=f"{ATTRIBUTES}, runs = [{RUNS}]"),
     shuffle(relation=STRIDED, attributes=f"{ATTRIBUTES}, runs = [{STRIDED_RUNS}]"),
+    WIDE + in_units(4),
     WIDE + shuffle(attributes=f'{DOUBLE}, casts = [{{field = "x"}}]'),
     WIDE + shuffle(relation=RELATE.replace("(%rank,", "(%r,"), attributes=SCALED),
 ]
@@ -153,6 +165,7 @@ INVALID = [
         ),
         "'fsc.shuffle' op must not leave gaps between runs of 'x'",
     ),
+    (in_units(3), "'fsc.shuffle' op begins runs of 'x' amid a unit"),
     (op("def_extent", ""), "'fsc.def_extent' op needs the attribute 'sym_name'"),
     (
         op("def_extent", 'sym_name = ""'),

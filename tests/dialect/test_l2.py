@@ -203,6 +203,15 @@ BAD_CARRIED = [
     ),
 ]
 BAD_BACK = [
+    *(
+        (old, new, REDUCE + f"needs a list whose terms say where they lie in {src}")
+        for old, new, src in (
+            ('["term_slot", "term_point"]', '["term_point"]', "rows"),
+            ('["term_slot", "term_point"]', '["term_row", "term_point"]', "rows"),
+            (', terms = ["term_row"]', "", "staging"),
+            ('"reduce_node"', '"reduce_node", terms = ["term_row"]', "forward_staging"),
+        )
+    ),
     *((f" signal = {slot} : i64,", "", REDUCE + SIGNALLED) for slot in (2, 3)),
     (" signal = 5 : i64,", "", SEND + SIGNALLED),
     *(

@@ -320,6 +320,44 @@ def test_pieces_that_nothing_is_looked_up_for() -> None:
     assert PIECES + "must look up an input where runs check that segments are" in error_of(text)
 
 
+def test_kernels_of_one_node_check_what_the_relation_does() -> None:
+    text = compile_to_ir(checked_example("kv_pages")).text
+    apart = '"fsc.apart"() : () -> ()'
+    before, between, behind = text.split(apart)
+    reason = "'fsc.node_points' op needs fsc.apart exactly where the kernel of its relation has it"
+    assert reason in error_of(before + apart + between + behind)
+    assert reason in error_of(before + between + apart + behind)
+
+
+CAST = [
+    ("shifts = [5.0", "shifts = [2.5"),
+    ("factors = [2.0", "factors = [4.0"),
+]
+
+
+def test_rows_are_cast_as_the_shuffle_says() -> None:
+    normalised = routed("x : f32[hidden]", "x : f32[hidden]", "(x - 0.5) / 0.5", combine="")
+    (checked,) = check_source(SourceFile("normalised.fsc", normalised), {}).shuffles
+    before, fused = compile_to_ir(checked, after="fuse-node").text.split('"fsc.node_copy"')
+    reason = "'fsc.node_copy' op must cast the fields that its shuffle casts, and as it says"
+    for edit in CAST:
+        assert reason in error_of(f'{before}"fsc.node_copy"{edited(fused, edit)}')
+        assert reason in error_of(f'{edited(before, edit)}"fsc.node_copy"{fused}')
+
+
+def test_rows_come_back_as_those_of_the_path_do() -> None:
+    summed = routed("x : f32[hidden]", "x : bf16[hidden]", "x", combine="reduce sum")
+    (checked,) = check_source(SourceFile("summed.fsc", summed), {}).shuffles
+    text = compile_to_ir(checked, after="fuse-node").text
+    begin, end = text.rindex('  "fsc.path"('), text.index('  "fsc.node"(')
+    dispatch, path, node = text[:begin], text[begin:end], text[end:]
+    reason = NODE + "must make rows one as the fsc.path for combine does"
+    sums, maxima = 'kind = "sum"', 'kind = "max"'
+    assert reason in error_of(dispatch + path + edited(node, (sums, maxima)))
+    assert reason in error_of(dispatch + edited(path, (sums, maxima)) + node)
+    assert NODE + "needs a way back exactly where there is a fsc.path" in error_of(dispatch + node)
+
+
 def test_pieces_of_a_packed_target() -> None:
     pieces = '"fsc.node_pieces"(%0, %2) ({\n}) {disjoint = 1 : i64}'
     text = edited(module("split-affine"), (ASSIGNED, pieces))

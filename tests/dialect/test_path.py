@@ -118,6 +118,23 @@ INVALID = [
     *refused(FORTH, BAD_FORTH),
     *refused(CARRIED, BAD_CARRIED),
     *refused(BACK, BAD_BACK),
+    # Rows that are cast twice, or not at all.
+    *(
+        (
+            edited(
+                FORTH,
+                ("list = @net_send", f'list = @net_send, moves = "{packed}"'),
+                ("list = @forward,", f'list = @forward, moves = "{forwarded}",'),
+            ),
+            PATH + f"has rows of source and of target in {buffer}",
+        )
+        for packed, forwarded, buffer in (
+            ("cast", "cast", "landing"),
+            ("source", "target", "landing"),
+            ("target", "target", "source"),
+            ("source", "source", "target"),
+        )
+    ),
     (FORTH + FORTH, PATH + "must be the only path for dispatch"),
     (BACK + BACK, PATH + "must be the only path for combine"),
     (FORTH + edited(BACK, ("signal = 2", "signal = 1")), PATH + "sends signal 1 twice"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dialect.support import DECLARATIONS, error_of, printed, round_trips
+from tests.dialect.support import DECLARATIONS, edited, error_of, printed, round_trips
 
 END = """
   %rank = "fsc.owner"(%b) {placement = @spec.place} : (i64) -> i64
   "fsc.point"(%a, %rank, %b) {operandSegmentSizes = array<i32: 1, 1, 1, 0>} : (i64, i64, i64) -> ()
 """
+APART = '"fsc.apart"() : () -> ()'
+ELSEWHERE = "must stand in the region of a relation, not in that of its domain"
 RELATE = (
     '%rank = "fsc.owner"(%b) {placement = @spec.place} : (i64) -> i64 '
     '"fsc.relate"(%rank, %b, %a) {lengths = [1], '
@@ -36,6 +38,11 @@ def inside(line: str, end: str = END, runs: str = f", {RUNS}") -> str:
 """
 
 
+def in_domain(line: str) -> str:
+    """A shuffle with ``line`` in its domain region."""
+    return edited(inside(""), ('"fsc.domain"', f'{line}\n  "fsc.domain"'))
+
+
 VALID = [
     inside('%v = "fsc.extent"() {extent = @spec.rows} : () -> i64'),
     inside('%v = "fsc.lookup"(%a) {input = @spec.keys} : (i64) -> i64'),
@@ -43,6 +50,7 @@ VALID = [
     inside('%v = "fsc.exact_div"(%a, %b) : (i64, i64) -> i64'),
     inside('%v = "fsc.cell_base"(%a) : (i64) -> i64'),
     inside('"fsc.drop"(%a) : (i64) -> ()'),
+    inside(APART),
     inside("%v = arith.divsi %a, %b : i64"),
     inside("", end=RELATE, runs=""),
 ]
@@ -89,6 +97,12 @@ INVALID = [
         'func.func @f(%a: i64) { "fsc.drop"(%a) : (i64) -> () }',
         "'fsc.drop' op must stand inside fsc.shuffle",
     ),
+    (
+        f"func.func @f() {{ {APART} }}",
+        "'fsc.apart' op must stand inside fsc.shuffle, fsc.node_points or fsc.kernel",
+    ),
+    (in_domain(APART), "'fsc.apart' op " + ELSEWHERE),
+    (in_domain('"fsc.drop"(%a) : (i64) -> ()'), "'fsc.drop' op " + ELSEWHERE),
     (
         f"{DECLARATIONS}func.func @f(%a: i64, %b: i64) {{ {END} }}",
         "'fsc.point' op must stand inside fsc.shuffle",

@@ -26,6 +26,7 @@ from fuscoc.dialect import (
     piece_tiles,
     pieces,
     relation,
+    row_fields,
 )
 from fuscoc.dialect.attrs import attributes_remembered
 from fuscoc.dialect.base import Op
@@ -39,7 +40,7 @@ LIST = Path(__file__).with_name("without_effect.txt")
 LEVELS = ("L0", "L1", "L2", "L3")
 _ROOMS = {
     l0: "L0", into: "L0", relation: "L0", l1: "L1", path: "L1", l2: "L2", fused: "L2", node: "L2",
-    node_tiles: "L2", piece_tiles: "L2", pieces: "L2", l3: "L3", l3_values: "L3",
+    node_tiles: "L2", piece_tiles: "L2", pieces: "L2", row_fields: "L2", l3: "L3", l3_values: "L3",
 }  # fmt: skip
 
 

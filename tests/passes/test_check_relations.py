@@ -115,3 +115,12 @@ def test_what_looks_extents_up_is_ragged() -> None:
 @pytest.mark.parametrize(("checked", "edit", "why"), CASES, ids=[why for *_, why in CASES])
 def test_refused(checked: CheckedShuffle, edit: tuple[str, str], why: str) -> None:
     assert reason(edited(text_of(checked), edit)) == why
+
+
+def test_only_segments_that_come_back_have_to_be_apart() -> None:
+    combine = next(line for line in text_of(VIT).splitlines() if '"fsc.combine"' in line)
+    apart = ('"fsc.relate"', '"fsc.apart"() : () -> ()\n    "fsc.relate"')
+    text = edited(text_of(VIT), apart)
+    assert not reason(text)
+    alone = "'fsc.shuffle' op needs segments apart, which do not come back"
+    assert reason(edited(text, (combine, ""))) == alone

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from fuscoc.dialect.base import ops_of
+from fuscoc.dialect.attrs import verify
+from fuscoc.dialect.base import PassError, ops_of
 from fuscoc.dialect.l2 import GatherSend, ScatterRecv
 from fuscoc.dialect.path import Path
 from fuscoc.lang.checked import CheckedShuffle
+from fuscoc.passes import specialise_kernels
 from fuscoc.pipeline import compile_to_ir
 from tests import specs
 
@@ -53,3 +55,16 @@ def test_nothing_to_cast(checked: CheckedShuffle) -> None:
     assert set(moves(checked).values()) == {None}
     before = compile_to_ir(checked, after="form-slices").text
     assert compile_to_ir(checked, after="fuse-transforms").text == before
+
+
+@pytest.mark.parametrize("copy", [0, 1, 2, 3])
+def test_copies_of_a_shuffle_that_casts_say_what_they_move(copy: int) -> None:
+    """Rows that nobody casts would arrive as they left."""
+    module = compile_to_ir(specs.moe_fp8(), after="choose-tiles").module
+    with module.context:
+        (dispatch, _) = ops_of(module, Path)
+        step = ops_of(dispatch, GatherSend, ScatterRecv)[copy]
+        del step.attributes["moves"]
+        verify(module)
+        with pytest.raises(PassError, match="must say which rows it moves"):
+            specialise_kernels.run(module)
