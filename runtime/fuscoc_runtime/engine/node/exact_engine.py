@@ -335,7 +335,11 @@ class ExactEngine:
     @property
     def is_stuck(self) -> bool:
         """Whether work of this GPU may wait for a lost rank for ever."""
-        return self.node.rails is not None and self._watch.loss is not None
+        others = [] if self.reply is None else [self.reply.is_stuck]
+        if self._opened and self._asks is None:
+            others.append(self.general.is_stuck)
+        is_lost = self.node.rails is not None and self._watch.loss is not None
+        return is_lost or any(others)
 
     def _prepare(
         self, positional: Sequence[Tensor], named: Mapping[str, Any], earlier: ExactHandle | None

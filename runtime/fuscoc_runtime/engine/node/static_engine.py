@@ -84,6 +84,11 @@ class StaticEngine(NodeEngine):
         is_own = super().is_live(launched)
         return launched if is_own else self._latest[launched.entry.captured]
 
+    @property
+    def is_stuck(self) -> bool:
+        """As of `NodeEngine`, and of the general engine."""
+        return super().is_stuck or (self._has_opened and self._general.is_stuck)
+
     def close(self) -> None:
         super().close()
         if self._has_opened:
