@@ -279,7 +279,7 @@ class NodeWatch:
         self.loss = HopTimeoutError(self._members.rank, stage, peer, round(seconds, 1))
         self._page[PAGE_ABORT] = 1
         # Who is to blame may take a while to find out: the store may be busy.
-        culprit = self._members.liveness.find_missing(peer)
+        culprit = self._members.liveness.find_missing(peer, stage)
         if culprit is not None:
             self.loss = self._members.liveness.lost(stage, seconds, culprit)
         _log.error("%s: %s", self._shuffle.name, self.loss)
