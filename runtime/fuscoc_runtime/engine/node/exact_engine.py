@@ -177,7 +177,7 @@ class ExactEngine:
         if isinstance(known, Planned):
             problem = prepared if isinstance(prepared, FuscoRuntimeError) else None
             if problem is None and doubt is not None:
-                problem = doubt.explain()
+                problem = attempt(self.members.rank, doubt.explain)
             work = dispatch(self.general.machine, positional, named, problem=problem)
             return self.general.run("dispatch", work)
         assert isinstance(prepared, _Prepared)
@@ -325,6 +325,11 @@ class ExactEngine:
                 except (HopTimeoutError, NetworkError) as error:
                     if self.node.rails is not None:  # what of the call is under way stays so
                         self._watch.lose(error)
+                    raise
+                except Exception:
+                    raise
+                except BaseException as error:  # an interrupt, wherever in the call
+                    self._watch.leave(error)
                     raise
 
     def _check_step(self) -> None:

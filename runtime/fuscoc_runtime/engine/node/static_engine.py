@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
@@ -95,7 +94,7 @@ class StaticEngine(NodeEngine):
             self._general.close()
 
     def _ready(self, prepare: Callable[[], Ready]) -> Ready:
-        if self.members.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        if self._is_capturing:
             return super()._ready(prepare)
         ready = attempt(self.members.rank, prepare)
         self._agreement.meet(ready if isinstance(ready, FuscoRuntimeError) else None)

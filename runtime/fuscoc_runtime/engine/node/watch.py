@@ -226,9 +226,13 @@ class NodeWatch:
                 self.loss = copy(error)
             raise
         except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-            self._leave(PreparationError(self._members.rank, problem))
+            self.leave(error)
             raise
+
+    def leave(self, error: BaseException) -> None:
+        """This rank has raised what no other rank knows of, amid a call that the others make: it
+        comes to none any more, and they are not left waiting for it."""
+        self._leave(PreparationError.of(self._members.rank, error))
 
     def _leave(self, loss: FuscoRuntimeError) -> None:
         self.lose(loss)
