@@ -100,6 +100,11 @@ class PreparationError(FuscoRuntimeError):
     rank: int
     problem: str
 
+    @classmethod
+    def of(cls, rank: int, error: BaseException) -> PreparationError:
+        """Of what a library has raised."""
+        return cls(rank, f"{type(error).__name__}: {error}")
+
 
 @dataclass(eq=False)
 class OptionError(FuscoRuntimeError):

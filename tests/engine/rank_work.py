@@ -18,6 +18,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
+from fuscoc_runtime.comm.gather import FRAME_BYTES
 from fuscoc_runtime.comm.group import find_members
 from fuscoc_runtime.comm.process import ProcessComm
 from fuscoc_runtime.comm.requests import (
@@ -349,6 +350,24 @@ def dispatch_without(group: Any, artifact: str, absent: int, timeout: float) -> 
         dispatch_some(shuffle, 2, 1)
 
 
+def left_alone(group: Any, artifact: str, timeout: float) -> list[str]:
+    """Rank 1 comes to no call any more, and lives on; what rank 0 says of a dispatch, and of what
+    all ranks of another shuffle tell each other."""
+    shuffle, other = (
+        Shuffle(artifact, group=group, topology="1x2", timeout=timeout) for _ in range(2)
+    )
+    dispatch_some(shuffle, 2, 0)
+    if shuffle.rank == 1:
+        for each in (shuffle, other):
+            each.engine.members.liveness.give_up()
+        return []
+    members = other.engine.members
+    return [
+        said_by(partial(dispatch_some, shuffle, 2, 1)),
+        said_by(partial(members.gather, "a test", "x" * FRAME_BYTES)),
+    ]
+
+
 def no_memory_in_one_node(group: Any, artifact: str, topology: str) -> list[str]:
     """The last rank, a node of its own, has no memory for windows; what is said of the call that
     needs them, of the next, and of one of another shuffle."""
@@ -392,17 +411,17 @@ def different_calls(
     return said
 
 
-def no_memory_amid_a_call(group: Any, artifact: str, topology: str, call: str) -> list[str]:
-    """The last rank has no memory for what it takes to move the rows of a call; what is said of
-    that, of the next, and of one of another shuffle."""
+def no_memory_amid_a_call(group: Any, artifact: str, topology: str, part: str) -> list[str]:
+    """The last rank has no memory for a part of a call; what is said of that, of the next, and of
+    one of another shuffle."""
     opened = partial(Shuffle, artifact, group=group, topology=topology, timeout=10.0)
     shuffle, other = opened(), opened()
     rank, last = shuffle.rank, shuffle.topology.num_ranks - 1
     for each in (shuffle, other):
         dispatch_some(each, 2, 0)
-    path, none = f"fuscoc_runtime.engine.{call}.PreparedPath", torch.OutOfMemoryError("no memory")
+    none = torch.OutOfMemoryError("no memory")
     said = []
-    with mock.patch(path, side_effect=none) if rank == last else nullcontext():
+    with mock.patch(f"fuscoc_runtime.{part}", side_effect=none) if rank == last else nullcontext():
         try:
             said.append(said_by(partial(dispatch_some, shuffle, 5, 1, combine=True)))
         except torch.OutOfMemoryError as error:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.engine.arguments import lacks_memory
 from fuscoc_runtime.engine.node import forms
 from fuscoc_runtime.engine.node.forms import Form, Known, addresses, are_plain
 
@@ -114,6 +115,17 @@ def test_addresses() -> None:
     assert addresses([whole[16:]], range(at, at + 64)) == (at + 64,)
     whole.untyped_storage().resize_(0)
     assert addresses([whole], range(0)) is None
+
+
+@pytest.mark.parametrize("offset", [0, 16, 4 << 30, 6 << 30])
+def test_what_was_freed_has_no_address(offset: int) -> None:
+    """Wherever in its storage it began, of which nobody touches the rest."""
+    there, freed = torch.zeros(16), torch.empty(offset + 64, dtype=torch.uint8)[offset:]
+    assert addresses([there, freed], range(0)) is not None
+    assert not lacks_memory(freed)
+    freed.untyped_storage().resize_(0)
+    assert addresses([there, freed], range(0)) is None
+    assert lacks_memory(freed)
 
 
 def test_what_kernels_read() -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 from weakref import WeakKeyDictionary, ref
 
 import pytest
@@ -128,6 +129,16 @@ def test_a_rank_that_does_not_connect(monkeypatch: pytest.MonkeyPatch, lanes: li
     monkeypatch.setattr(group, "gather_in_time", late)
     with pytest.raises(HopTimeoutError, match="rank 2 in the connection hop"):
         subgroups.network_groups(members(), LANES)
+
+
+def test_who_lacks_memory_blames_nobody(
+    monkeypatch: pytest.MonkeyPatch, lanes: list[Group]
+) -> None:
+    none = mock.Mock(side_effect=torch.OutOfMemoryError("no memory"))
+    monkeypatch.setattr(group, "gather_in_time", none)
+    with pytest.raises(torch.OutOfMemoryError, match="no memory"):
+        members().meet("a test")
+    assert not lanes
 
 
 def test_ranks_that_torch_would_let_wait_for_each_other(

@@ -20,7 +20,7 @@ from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.topology import Topology
 from tests.engine import rank_work, specs
 from tests.engine.fixtures import pool_of
-from tests.engine.pool import Died, Pool
+from tests.engine.pool import PATIENCE_SECONDS, Died, Pool
 from tests.static import specs as static
 
 TOPOLOGIES = ("1x2", "2x1", "1x3", "3x1", "1x4", "2x2", "4x1")
@@ -262,12 +262,19 @@ def test_no_memory_for_windows_in_one_node() -> None:
     assert all("s for rank 1 in the" in said for said in found[0])
 
 
-@pytest.mark.parametrize(("topology", "call"), [("1x2", "dispatch"), ("2x1", "combine")])
-def test_no_memory_amid_a_call(topology: str, call: str) -> None:
+@pytest.mark.parametrize(
+    ("topology", "part"),
+    [
+        ("1x2", "engine.dispatch.PreparedPath"),
+        ("2x1", "engine.combine.PreparedPath"),
+        ("1x2", "comm.process.start_gather"),
+    ],
+)
+def test_no_memory_amid_a_call(topology: str, part: str) -> None:
     """It comes to no call any more, of no shuffle between nodes; the other names it."""
     pool = Pool(2)
     try:
-        found = pool.run(rank_work.no_memory_amid_a_call, 2, path(SMALL), topology, call)
+        found = pool.run(rank_work.no_memory_amid_a_call, 2, path(SMALL), topology, part)
     finally:
         pool.close()
     is_lost = [True, True, topology == "2x1"]
@@ -276,6 +283,18 @@ def test_no_memory_amid_a_call(topology: str, call: str) -> None:
     assert [own in said for said in found[1][1:]] == is_lost[1:]
     assert ["[FSR020] rank 0 waited" in said for said in found[0]] == is_lost
     assert ["s for rank 1 in the" in said for said in found[0]] == is_lost
+
+
+def test_nobody_waits_for_a_rank_that_has_given_up() -> None:
+    """Though its process runs on, and the time is not up."""
+    pool = Pool(2)
+    try:
+        for said in pool.run(rank_work.left_alone, 2, path(SMALL), 2 * PATIENCE_SECONDS)[0]:
+            assert said.startswith("HopTimeoutError: [FSR020] rank 0 waited"), said
+            assert "for rank 1 in the" in said
+            assert "it has ended, or given up" in said
+    finally:
+        pool.close()
 
 
 def test_closing_names_a_rank_that_has_ended() -> None:

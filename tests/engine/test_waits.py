@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
+from contextlib import nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -78,7 +80,12 @@ class Never:
         return False
 
 
-@pytest.mark.parametrize(("ended", "longest"), [(False, 7.0), (True, gather.GRACE_SECONDS)])
+IN_TIME = pytest.mark.parametrize(
+    ("ended", "longest"), [(False, 7.0), (True, gather.GRACE_SECONDS)]
+)
+
+
+@IN_TIME
 def test_a_gather_on_gpus_ends_in_time(
     monkeypatch: pytest.MonkeyPatch, ended: bool, longest: float
 ) -> None:
@@ -91,6 +98,56 @@ def test_a_gather_on_gpus_ends_in_time(
         gather.gather_in_time(said, cast(Any, None), 7.0, "a test", lambda: ended)
     waited = float(str(caught.value).split()[2])
     assert longest <= waited <= longest + 1
+
+
+class Slow(Never):
+    """Work of gloo that is waited for so often before it ends."""
+
+    def __init__(self, often: float) -> None:
+        self.often = often
+
+    def wait(self, _: timedelta) -> None:
+        self.often -= 1
+        if self.often >= 0:
+            raise RuntimeError("Operation timed out!")
+
+
+@IN_TIME
+@pytest.mark.parametrize("often", [(math.inf,), (20, math.inf)], ids=["frame", "rest"])
+def test_a_gather_of_gloo_ends_in_time(
+    monkeypatch: pytest.MonkeyPatch, often: tuple[float, ...], ended: bool, longest: float
+) -> None:
+    """Of what no frame holds, too, which travels behind it."""
+    run_clock(monkeypatch, gather)
+    works = iter([Slow(each if not ended else math.inf) for each in often])
+
+    def sent(gathered: torch.Tensor, frame: torch.Tensor, _: Any) -> Any:
+        gathered.view(2, -1)[:] = frame
+        return next(works)
+
+    group: Any = SimpleNamespace(size=lambda: 2, _allgather_base=sent)
+    with pytest.raises(TimeoutError, match="nothing for") as caught:
+        gather.gather_in_time(torch.ones(gather.FRAME_BYTES), group, 7.0, "a test", lambda: ended)
+    waited = float(str(caught.value).split()[2])
+    assert longest <= waited <= longest + 1
+    gather._ended.clear()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_gather_that_ends_when_a_look_does(fails: bool) -> None:
+    """It is asked how, once more."""
+    waits: list[timedelta | None] = []
+
+    def wait(limit: timedelta | None = None) -> None:
+        waits.append(limit)
+        if limit is not None or fails:
+            raise RuntimeError("Operation timed out!" if limit else "connection closed by peer")
+
+    work: Any = SimpleNamespace(wait=wait, is_completed=lambda: True)
+    with pytest.raises(RuntimeError, match="closed by peer") if fails else nullcontext():
+        gather.finish(work, gather.Deadline(7.0))
+    assert len(waits) == 2
+    gather._ended.clear()
 
 
 def test_a_gather_of_gloo_outlasts_its_thread() -> None:

@@ -199,6 +199,17 @@ def test_what_is_known_of_who_is_named(job: Callable[[int], Job]) -> None:
         )
 
 
+def test_who_waits_too_is_said_to(job: Callable[[int], Job]) -> None:
+    """In what, which tells ranks that make different calls."""
+    ranks = job(3)
+    first, second = (
+        str(ranks.ranks[rank].explain(hop, 5.0, "", suspect=1 - rank))
+        for rank, hop in enumerate(("counts", "entering combine"))
+    )
+    assert "for rank 1 in the counts hop: is that rank alive" in first
+    assert "for rank 0 in the entering combine hop: it waits, too, in the counts hop:" in second
+
+
 def test_who_announced_is_not_to_blame(job: Callable[[int], Job]) -> None:
     """It failed because another had."""
     ranks = job(4)
@@ -228,6 +239,16 @@ def test_when_the_store_ends_with_its_rank(job: Callable[[int], Job]) -> None:
     ranks.store.alive = False
     assert [ranks.ranks[rank].find_missing() for rank in range(1, 12)] == [0] * 7 + [None] * 4
     assert ranks.ranks[9].find_missing(suspect=2) == 2
+
+
+def test_when_the_store_ends_before_its_rank(
+    job: Callable[[int], Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process ends, whose connections break first."""
+    ranks = job(4)
+    ranks.store.alive = False
+    monkeypatch.setattr(liveness.time, "sleep", lambda _: ranks.kill(0))
+    assert ranks.ranks[2].find_missing() == 0
 
 
 def test_who_has_failed_stays_until_all_are_heard(

@@ -12,6 +12,7 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from fuscoc_runtime.comm import device_memory
+from fuscoc_runtime.comm.rails import NETWORK
 from fuscoc_runtime.engine.node import watch
 from fuscoc_runtime.engine.node.state import new_state
 from fuscoc_runtime.engine.node.watch import NodeWatch
@@ -47,7 +48,8 @@ def test_nothing_is_raised_before_it_is_known_who_is_to_blame(
     """Nor before what waits for it has been ended: the program may end when it is."""
     asked, known = Event(), Event()
 
-    def find_missing(suspect: int) -> int:
+    def find_missing(suspect: int, hop: str) -> int:
+        assert hop == NETWORK
         asked.set()
         assert known.wait(60)
         return VICTIM

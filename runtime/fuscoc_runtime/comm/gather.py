@@ -14,12 +14,29 @@ from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions
 
 from fuscoc_runtime.comm.landing import as_bytes
-from fuscoc_runtime.comm.liveness import GRACE_SECONDS
+from fuscoc_runtime.comm.liveness import GRACE_SECONDS, LOOK_SECONDS
 from fuscoc_runtime.errors import ProtocolError
 
 POLL_SECONDS = 1e-3
 
 HEAD_BYTES, FRAME_BYTES = 256, 4096
+
+
+class Deadline:
+    """When a wait for other ranks is in vain: after so many seconds, or somewhat after it is known
+    that one has ended, which may have come before."""
+
+    def __init__(self, timeout: float, someone_ended: Callable[[], bool] = lambda: False) -> None:
+        self._started, self._someone_ended = time.monotonic(), someone_ended
+        self._latest = self._started + timeout
+
+    def check(self) -> None:
+        """Raises TimeoutError: it has passed."""
+        now = time.monotonic()
+        if now > self._latest:
+            raise TimeoutError(f"nothing for {now - self._started:g} s")
+        if self._someone_ended():
+            self._latest = min(self._latest, now + GRACE_SECONDS)
 
 
 def gather_json(
@@ -63,37 +80,36 @@ def gather_in_time(
     occasion: str,
     someone_ended: Callable[[], bool] = lambda: False,
 ) -> Tensor:
-    """``tensor`` of every rank of ``group``, equal shapes: [num_ranks, *shape]. NCCL does not see a
-    rank end, so there ``someone_ended`` is asked.
+    """``tensor`` of every rank of ``group``, equal shapes: [num_ranks, *shape]. Nobody is waited
+    for when ``someone_ended``: NCCL does not see that, and gloo does not see a rank give up.
 
     Raises:
         RuntimeError, TimeoutError: a rank does not come.
         ProtocolError: a rank has come to another ``occasion``; on CPUs, where that is told.
     """
     if tensor.device.type != "cuda":
-        gathered = start_gather(as_bytes(tensor), group, timeout, occasion)()
+        gathered = start_gather(as_bytes(tensor), group, timeout, occasion, someone_ended)()
         return gathered.view(tensor.dtype).view(-1, *tensor.shape)
     parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
     work = dist.all_gather(parts, tensor, group=group, async_op=True)
     # NCCL's own wait only orders streams.
-    started = time.monotonic()
-    deadline = started + timeout
+    deadline = Deadline(timeout, someone_ended)
     while not work.is_completed():
-        now = time.monotonic()
-        if now > deadline:
-            raise TimeoutError(f"nothing for {now - started:g} s")
-        if someone_ended():
-            deadline = min(deadline, now + GRACE_SECONDS)  # it may have come before
+        deadline.check()
         time.sleep(POLL_SECONDS)
     work.wait()
     return torch.stack(parts)
 
 
 def start_gather(
-    sent: Tensor, group: dist.ProcessGroup, timeout: float, occasion: str
+    sent: Tensor,
+    group: dist.ProcessGroup,
+    timeout: float,
+    occasion: str,
+    someone_ended: Callable[[], bool] = lambda: False,
 ) -> Callable[[], Tensor]:
     """Begin to gather bytes of every rank on CPUs, uint8 [n]. Result: a call that waits for them,
-    [num_ranks, n].
+    [num_ranks, n], no longer than ``timeout`` seconds in all.
 
     Ranks that have made different calls send different numbers of bytes, and gloo ends a process
     that gets more than it expects. So the first bytes travel in a frame of always the same size,
@@ -107,28 +123,28 @@ def start_gather(
     frame, room = sent.new_zeros(FRAME_BYTES), FRAME_BYTES - HEAD_BYTES
     frame[:HEAD_BYTES] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
     frame[HEAD_BYTES : HEAD_BYTES + sent.numel()] = sent[:room]
-    framed = _start(frame, group, timeout)
+    framed = _start(frame, group)
 
     def arrived() -> Tensor:
-        frames = framed()
+        deadline = Deadline(timeout, someone_ended)
+        frames = framed(deadline)
         _check_heads(frames[:, :HEAD_BYTES])
         rows = frames[:, HEAD_BYTES : HEAD_BYTES + sent.numel()]
         if sent.numel() > room:
-            rows = torch.cat([rows, _start(sent[room:], group, timeout)()], dim=1)
+            rows = torch.cat([rows, _start(sent[room:], group)(deadline)], dim=1)
         return rows.contiguous()
 
     return arrived
 
 
-def _start(sent: Tensor, group: dist.ProcessGroup, timeout: float) -> Callable[[], Tensor]:
+def _start(sent: Tensor, group: dist.ProcessGroup) -> Callable[[Deadline], Tensor]:
     gathered, options = sent.new_empty(group.size() * sent.numel()), AllgatherOptions()
     options.asyncOp = True
     # ``dist.all_gather_single`` does the same, and looks at tensors and group first.
     work = group._allgather_base(gathered, sent, options)
 
-    def arrived() -> Tensor:
-        work.wait(timedelta(seconds=timeout))
-        keep_until_next([work])
+    def arrived(deadline: Deadline) -> Tensor:
+        finish(work, deadline)
         return gathered.view(-1, sent.numel())
 
     return arrived
@@ -142,6 +158,25 @@ def _check_heads(heads: Tensor) -> None:
             raise ProtocolError(
                 f"rank {rank} has come to {theirs} where rank 0 has come to {first}"
             )
+
+
+def finish(work: dist.Work, deadline: Deadline) -> None:
+    """Wait for a collective of gloo's. What it sends one by one takes no such wait: one that ends
+    without it breaks all connections of the group.
+
+    Raises:
+        RuntimeError, TimeoutError: it has failed; a rank does not come.
+    """
+    while True:
+        try:
+            work.wait(timedelta(seconds=LOOK_SECONDS))
+            break
+        except RuntimeError:
+            if work.is_completed():
+                work.wait()  # raises what it has failed by, unless it has ended just now
+                break
+        deadline.check()
+    keep_until_next([work])
 
 
 def keep_until_next(works: list[dist.Work]) -> None:

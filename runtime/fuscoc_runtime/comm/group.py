@@ -126,8 +126,8 @@ class Membership:
         started = time.monotonic()
         try:
             return exchange()
-        except ProtocolError:
-            raise  # all ranks came
+        except (ProtocolError, torch.OutOfMemoryError):
+            raise  # all ranks came, or it is this one that lacks memory
         except (RuntimeError, TimeoutError) as error:
             seconds = time.monotonic() - started
             raise self.liveness.explain(occasion, seconds, error) from error

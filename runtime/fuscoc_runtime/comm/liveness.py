@@ -47,6 +47,7 @@ SEARCH_SECONDS = 5 * GRACE_SECONDS
 
 ENDED = "it has ended, or given up: was it killed, did it fail, or did it make fewer calls?"
 """What is known of a rank on the board."""
+SAME = "do the ranks make the same calls?"
 
 BOARD, NUM_WAITING, SEARCHES, CULPRIT = "ended", "num_waiting", "searches", "culprit"
 NOBODY = "nobody"
@@ -84,6 +85,7 @@ class Liveness:
             peer for peer in others if processes[peer].table == table and not self._has_ended(peer)
         ]
         self._gone: list[int] = []
+        self._waits: dict[int, str] = {}  # hops of ranks that have failed, too, as far as asked for
         self._turns = cycle(tuple(self._neighbours))
         self._looked = self._read = 0.0
         self._reader: threading.Thread | None = None
@@ -127,31 +129,46 @@ class Liveness:
     ) -> FuscoRuntimeError:
         """What it means that a wait failed after so long: who is missing, or, if ``find_missing``
         knows nobody, the ``problem``."""
-        culprit = self.find_missing(suspect)
+        culprit = self.find_missing(suspect, hop)
         if culprit is None:
             return NetworkError(self._rank, f"the {hop} hop", str(problem))
         return self.lost(hop, seconds, culprit)
 
     def lost(self, hop: str, seconds: float, peer: int) -> HopTimeoutError:
         """What is known of a rank for which this one has waited so long."""
-        known = (ENDED,) if peer in self._gone else ()
+        known: tuple[str, ...] = (ENDED,) if peer in self._gone else ()
+        if not known and peer in self._waits:
+            known = (f"it waits, too, in the {self._waits[peer]} hop: {SAME}",)
         return HopTimeoutError(self._rank, hop, peer, round(seconds, 1), *known)
 
-    def find_missing(self, suspect: int | None = None) -> int | None:
+    def find_missing(self, suspect: int | None = None, hop: str = "") -> int | None:
         """The rank that has ended; else ``suspect``, for which this rank waited; else, without one,
-        a rank that does not soon say that it waits too.
+        a rank that does not soon say that it waits too. The others can hear from now on in which
+        ``hop`` this rank waits.
 
         ``None`` if every rank says so.
         """
         for peer in self._neighbours:
             self._look_at(peer)
         found: list[int | None] = []
-        _beside(lambda: found.append(self._search(suspect))).join(SEARCH_SECONDS)
-        # The store's host has ended or is out of reach: this host's processes can still be told.
+
+        def search() -> None:
+            self._announce(hop)
+            found.append(culprit := self._search(suspect))
+            if culprit is not None and self._store.check([_waiting(culprit)]):
+                self._waits[culprit] = self._store.get(_waiting(culprit)).decode()
+
+        _beside(search).join(SEARCH_SECONDS)
+        # The store's host has ended or is out of reach: this host's processes can still be told, of
+        # which one that has it may take a moment to end.
+        deadline = time.monotonic() + GRACE_SECONDS
+        while not (found or self._gone) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            for peer in self._neighbours:
+                self._look_at(peer)
         return found[0] if found else next(iter(self._gone), suspect)
 
     def _search(self, suspect: int | None) -> int | None:
-        self._announce()
         # A broken connection is known before the other host has looked who ended there.
         patience = GRACE_SECONDS if suspect is None else 2 * LOOK_SECONDS
         deadline = time.monotonic() + patience
@@ -163,10 +180,10 @@ class Liveness:
             return found if found is not None else suspect
         return self._silent()
 
-    def _announce(self) -> None:
+    def _announce(self, hop: str) -> None:
         if not self._has_announced_itself:
             self._has_announced_itself = True
-            self._store.set(_waiting(self._rank), "")
+            self._store.set(_waiting(self._rank), hop)
             self._store.add(NUM_WAITING, 1)
             _beside(self._stay)
 

@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import AllgatherOptions
 from fuscoc_runtime.comm import communicators
 from fuscoc_runtime.comm.communicators import Listener
 from fuscoc_runtime.comm.crossings import UnderWay, hop_of, post
-from fuscoc_runtime.comm.gather import keep_until_next, start_gather
+from fuscoc_runtime.comm.gather import Deadline, finish, keep_until_next, start_gather
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.landing import Landing, as_bytes
 from fuscoc_runtime.comm.liveness import GRACE_SECONDS, LOOK_SECONDS
@@ -179,8 +179,8 @@ class ProcessComm:
         started = time.monotonic()
         try:
             return operation()
-        except FuscoRuntimeError:
-            raise
+        except (FuscoRuntimeError, torch.OutOfMemoryError):
+            raise  # it is this rank that lacks memory: nobody has been waited for
         except (RuntimeError, TimeoutError) as error:
             raise self._explain(hop, started, error) from error
 
@@ -211,11 +211,11 @@ class ProcessComm:
     def _finish(self, work: dist.Work) -> None:
         """End a collective: on CUDA, let the current stream wait; else wait here, and no longer
         than the timeout."""
-        if self.members.device.type == "cuda":
+        members = self.members
+        if members.device.type == "cuda":
             work.wait()
         else:
-            work.wait(timedelta(seconds=self.members.timeout))
-            keep_until_next([work])
+            finish(work, Deadline(members.timeout, members.liveness.someone_ended))
 
     def _to_device(self, sent: Tensor) -> Tensor:
         """Bytes on this rank's device. Those before have arrived: every gather is waited for."""
@@ -259,7 +259,8 @@ class ProcessComm:
             return self._bring(tensor[None])
         sent, num_ranks = self._to_device(as_bytes(tensor)), self.members.topology.num_ranks
         if sent.device.type != "cuda":
-            framed = start_gather(sent, group, self.members.timeout, call)
+            given = self.members.timeout, call, self.members.liveness.someone_ended
+            framed = start_gather(sent, group, *given)
             return lambda: framed().view(tensor.dtype).view(num_ranks, *tensor.shape)
         gathered = sent.new_empty(num_ranks * sent.numel())
         if sent.numel():

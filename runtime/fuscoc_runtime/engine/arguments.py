@@ -38,9 +38,9 @@ MAX_SIZE = 2**63 - 1
 ALIGNMENT = 16
 """Kernels assume that every buffer starts at a multiple of so many bytes."""
 
-LOW_ADDRESS = 1 << 32
-"""What lies below may be an offset in memory that was freed. To ask a tensor for its storage takes
-longer."""
+LOW_ADDRESS = 1 << 42
+"""What lies below may be an offset in memory that was freed, of 4 TiB at the most; what systems map
+lies above, as a rule. To ask a tensor for its storage takes longer."""
 
 T = TypeVar("T")
 

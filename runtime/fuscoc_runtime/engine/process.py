@@ -190,9 +190,9 @@ class ProcessEngine:
             if is_left:
                 self.comm.leave(error)
             raise
-        except Exception as error:  # of this rank alone, amid a call that the others go on with
+        except BaseException as error:  # of this rank alone, amid a call that the others go on with
             if self.members.topology.num_ranks > 1:
-                loss = PreparationError(self.members.rank, f"{type(error).__name__}: {error}")
+                loss = PreparationError.of(self.members.rank, error)
                 self._lose(loss)
                 self.comm.leave(loss)
             raise

@@ -34,12 +34,12 @@ def plan_reply(
     ``asked``, ``asked_by``: arguments and plan of that dispatch, which has succeeded. Weights of
     the reply travel now, if they were given with it.
     """
-    machine.num_dispatches += 1
     program = machine.shuffle.program
     inputs = {name: asked.inputs[name] for name in program.inputs}
     arguments = Arguments({}, inputs, asked.extents, asked.weights)
     known = asked_by if machine.shuffle.shares_plan else machine.plan
     plan, received = yield from _plan(machine, arguments, known)
+    machine.num_dispatches += 1  # now that all ranks have it
     if program.is_static:
         machine.plan = plan
     return Handle(

@@ -238,6 +238,8 @@ class Executor:
                 # A rank that did not come in time may not come now, either.
                 if together and not is_lost and not isinstance(error, HopTimeoutError):
                     error = _error_of(lambda: members.meet("closing")) or error
+                if not together:  # it has failed, and lives on, perhaps
+                    members.liveness.give_up()
         finally:
             self.forget()
             self.observer.begins_dispatch()

@@ -91,6 +91,22 @@ def open_engine(
     members = _members(artifact, shuffle, group, topology, device, options, cuda_gpu)
     if options.trace:
         members = replace(members, tracer=Tracer(members.rank, members.device, enabled=True))
+    try:
+        return _engine_among(artifact, shuffle, members, options, gpu, cuda_gpu)
+    except BaseException:
+        members.liveness.give_up()  # others may wait for this rank, which may live on
+        raise
+
+
+def _engine_among(
+    artifact: Artifact,
+    shuffle: ShuffleSpec,
+    members: Membership,
+    options: Options,
+    gpu: Gpu | None,
+    cuda_gpu: Gpu | None,
+) -> Engine:
+    """What `open_engine` opens, of ranks that know each other."""
     check_bounds_of_all(shuffle, members.topology.num_ranks)
     shuffle = shuffle.among(members.topology.num_ranks)
     is_static = options.max_sources is None

@@ -239,8 +239,9 @@ class Shuffle:
 
         With ``max_sources`` arguments are checked on this rank alone, and kernels look at routing
         on the device. They drop what cannot be: ``handle.dropped`` counts it, and ``check`` raises
-        it. If this rank raises InputError, the others go on without its rows. Without, inside one
-        node of GPUs, that is so for a dispatch with a ``handle``: then nothing is moved.
+        it. If this rank raises InputError or PreparationError, the others go on without its rows.
+        Without, inside one node of GPUs, that is so for a dispatch with a ``handle``: then nothing
+        is moved.
         """
         executor = self._held or self._executor
         repeats = executor.repeats
@@ -347,7 +348,7 @@ class Shuffle:
 
         Rows that were lent out must not be used any more. What is not closed is freed
         when the process ends. Leaving a ``with`` block closes; by an exception, without the other
-        ranks, and what this method would raise is logged under ``fuscoc`` instead.
+        ranks, which are told, and what this method would raise is logged under ``fuscoc`` instead.
 
         Raises:
             as ``check`` does, after the memory is free, what has not been raised yet.

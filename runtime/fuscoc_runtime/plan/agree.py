@@ -24,8 +24,7 @@ def attempt(rank: int, work: Callable[[], T]) -> T | FuscoRuntimeError:
     except FuscoRuntimeError as error:
         return error
     except Exception as error:
-        problem = f"{type(error).__name__}: {error}"
-        return _caused(PreparationError(rank, problem), error)
+        return _caused(PreparationError.of(rank, error), error)
 
 
 def error_size(error: FuscoRuntimeError | None) -> int:

@@ -34,6 +34,7 @@ from fuscoc_runtime.errors import (
     HopTimeoutError,
     InputError,
     NetworkError,
+    PreparationError,
 )
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import keys_of_rank
@@ -144,6 +145,7 @@ class NodeEngine:
             InputError: an argument does not fit the spec, ``max_sources`` or ``capacity``. For
                 ranks that joined the call this one has no segments, and their ``check`` raises
                 RefusedCallError.
+            PreparationError: likewise, if this rank fails before it launches anything.
             HopTimeoutError: a rank was lost in an earlier call.
             ProtocolError: across nodes, this rank has refused a call that it cannot follow.
         """
@@ -180,9 +182,12 @@ class NodeEngine:
         """What that returns; a dispatch for which it raises an error takes its turn as well."""
         try:
             return prepare()
-        except Exception:
+        except FuscoRuntimeError:
             self.entered(self.node.refuse_dispatch())
             raise
+        except Exception as error:
+            self.entered(self.node.refuse_dispatch())
+            raise PreparationError.of(self.members.rank, error) from error
 
     def _prepare(
         self,
@@ -228,6 +233,7 @@ class NodeEngine:
         Raises:
             InputError: an argument does not fit the dispatch. For ranks that joined the call sums
                 that need this one's rows are NaN, and their ``check`` raises RefusedCallError.
+            PreparationError: likewise, if this rank fails before it launches anything.
             HopTimeoutError: a rank was lost in an earlier call.
             ProtocolError: across nodes, this rank has refused a call that it cannot follow.
         """
@@ -242,9 +248,12 @@ class NodeEngine:
                 results = like_the_source(
                     self.shuffle.program, handle.source_shapes, self.members.device, make
                 )
-            except Exception:
+            except FuscoRuntimeError:
                 self.refuse_combine(handle)
                 raise
+            except Exception as error:
+                self.refuse_combine(handle)
+                raise PreparationError.of(self.members.rank, error) from error
             launched = self.current(handle.launched)
             self.node.combine(given, launched, list(results.values()), rows_ticket)
         return results
@@ -256,8 +265,8 @@ class NodeEngine:
             self.check_can_follow()
             try:
                 yield
-            except (HopTimeoutError, NetworkError) as error:
-                self.lose(error)
+            except BaseException as error:
+                self.failed(error)
                 raise
 
     def check_can_follow(self) -> None:
@@ -265,6 +274,15 @@ class NodeEngine:
         self._watch.raise_loss()
         if self.node.is_out_of_step:
             raise out_of_step(self.members.rank)
+
+    def failed(self, error: BaseException) -> None:
+        """A call has raised that in its turn. None can follow if it has found that a rank is lost;
+        nor if this rank has failed amid its launches, or before them without a refusal, as when it
+        is interrupted: errors of this runtime alone are raised when the turn has been taken."""
+        if isinstance(error, HopTimeoutError | NetworkError):
+            self.lose(error)
+        elif not isinstance(error, FuscoRuntimeError) and not self._is_capturing:
+            self._watch.leave(error)
 
     def lose(self, error: HopTimeoutError | NetworkError) -> None:
         """A call has found that a rank is lost, or its network, with some of it under way: none can
@@ -397,10 +415,7 @@ class NodeEngine:
         nobody makes any. Without one the peers find out at this rank's next dispatch, and combines
         with older handles, which the ranks have counted differently, cannot be matched.
         """
-        on_gpu = self.members.device.type == "cuda"
-        if self.shuffle.program.combine is None or (
-            on_gpu and torch.cuda.is_current_stream_capturing()
-        ):
+        if self.shuffle.program.combine is None or self._is_capturing:
             return
         if not isinstance(handle, NodeHandle) or handle.engine is not self:
             self.out_of_step = self._newest
@@ -454,6 +469,12 @@ class NodeEngine:
         self._watch.close()
         self.results = None
         del self.node, self.rows, self._watch
+
+    @property
+    def _is_capturing(self) -> bool:
+        """Whether a graph takes what is enqueued, so that nothing is launched."""
+        on_gpu = self.members.device.type == "cuda"
+        return on_gpu and torch.cuda.is_current_stream_capturing()
 
     def _weight_input(self) -> str | None:
         weight = self.shuffle.program.weight

@@ -180,7 +180,7 @@ class ExactEngine:
         if isinstance(known, Planned):
             problem = prepared if isinstance(prepared, FuscoRuntimeError) else None
             if problem is None and doubt is not None:
-                problem = doubt.explain()
+                problem = attempt(self.members.rank, doubt.explain)
             work = dispatch(self.general.machine, positional, named, problem=problem)
             return self.general.run("dispatch", work)
         assert isinstance(prepared, _Prepared)
@@ -329,6 +329,11 @@ class ExactEngine:
                     if self.node.rails is not None:  # what of the call is under way stays so
                         self._watch.lose(error)
                     raise
+                except Exception:
+                    raise
+                except BaseException as error:  # an interrupt, wherever in the call
+                    self._watch.leave(error)
+                    raise
 
     def _check_step(self) -> None:
         """Raise if this rank is out of step with those of other nodes."""
@@ -338,7 +343,11 @@ class ExactEngine:
     @property
     def is_stuck(self) -> bool:
         """Whether work of this GPU may wait for a lost rank for ever."""
-        return self.node.rails is not None and self._watch.loss is not None
+        others = [] if self.reply is None else [self.reply.is_stuck]
+        if self._opened and self._asks is None:
+            others.append(self.general.is_stuck)
+        is_lost = self.node.rails is not None and self._watch.loss is not None
+        return is_lost or any(others)
 
     def _prepare(
         self, positional: Sequence[Tensor], named: Mapping[str, Any], earlier: ExactHandle | None

@@ -30,7 +30,6 @@ from fuscoc_runtime.engine.node.rings import Launched, RingEntry, ring_size
 from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.observer import Observer
 from fuscoc_runtime.engine.weights import UNKNOWN
-from fuscoc_runtime.errors import HopTimeoutError, NetworkError
 from fuscoc_runtime.kernels.commands import Turn
 
 _increment_version = torch._C._increment_version
@@ -140,14 +139,14 @@ class Repeats:
             if begun is None:
                 return None
             turn, end = begun
-            entry = self._node.rings.next(False)
-            index = entry.index
-            launched = Launched(entry, *known.parts[index])
-            _increment_version(self._lent)
             try:
+                entry = self._node.rings.next(False)
+                index = entry.index
+                launched = Launched(entry, *known.parts[index])
+                _increment_version(self._lent)
                 known.prepared.submit(index, turn, (entry.ticket, *known.order((0, *at))))
-            except (HopTimeoutError, NetworkError) as error:
-                engine.lose(error)
+            except BaseException as error:
+                engine.failed(error)
                 raise
             engine.entered(entry)
         inputs, weights = {}, {}
@@ -258,8 +257,8 @@ class Repeats:
             varied = entry.ticket, rows_ticket, weights, at, result.data_ptr(), known.num_bytes
             try:
                 known.prepared.submit(entry.index, turn, varied)
-            except (HopTimeoutError, NetworkError) as error:
-                engine.lose(error)
+            except BaseException as error:
+                engine.failed(error)
                 raise
         self._observer.combined(started)
         return (result, end) if is_beside else result

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
@@ -84,13 +83,18 @@ class StaticEngine(NodeEngine):
         is_own = super().is_live(launched)
         return launched if is_own else self._latest[launched.entry.captured]
 
+    @property
+    def is_stuck(self) -> bool:
+        """As of `NodeEngine`, and of the general engine."""
+        return super().is_stuck or (self._has_opened and self._general.is_stuck)
+
     def close(self) -> None:
         super().close()
         if self._has_opened:
             self._general.close()
 
     def _ready(self, prepare: Callable[[], Ready]) -> Ready:
-        if self.members.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        if self._is_capturing:
             return super()._ready(prepare)
         ready = attempt(self.members.rank, prepare)
         self._agreement.meet(ready if isinstance(ready, FuscoRuntimeError) else None)

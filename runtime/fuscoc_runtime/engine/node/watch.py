@@ -226,9 +226,13 @@ class NodeWatch:
                 self.loss = copy(error)
             raise
         except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-            self._leave(PreparationError(self._members.rank, problem))
+            self.leave(error)
             raise
+
+    def leave(self, error: BaseException) -> None:
+        """This rank has raised what no other rank knows of, amid a call that the others make: it
+        comes to none any more, and they are not left waiting for it."""
+        self._leave(PreparationError.of(self._members.rank, error))
 
     def _leave(self, loss: FuscoRuntimeError) -> None:
         self.lose(loss)
@@ -279,7 +283,7 @@ class NodeWatch:
         self.loss = HopTimeoutError(self._members.rank, stage, peer, round(seconds, 1))
         self._page[PAGE_ABORT] = 1
         # Who is to blame may take a while to find out: the store may be busy.
-        culprit = self._members.liveness.find_missing(peer)
+        culprit = self._members.liveness.find_missing(peer, stage)
         if culprit is not None:
             self.loss = self._members.liveness.lost(stage, seconds, culprit)
         _log.error("%s: %s", self._shuffle.name, self.loss)
