@@ -52,7 +52,7 @@ with triton.knobs.runtime.scope():
         keep(3 - a, out, 2)
         keep(tl.where(a < b, a, b), out, 3)
         keep((a >= scalar) & (b != 2), out, 4)
-        keep(a.to(RIGHT), out, 5)
+        keep(tl.cast(a.to(RIGHT), LEFT), out, 5)
         keep(tl.reduce(tl.broadcast_to(a[:, None], (SIZE, SIZE)), 0, larger), out, 6)
 
     @triton.jit
@@ -114,6 +114,7 @@ with triton.knobs.runtime.scope():
         keep(tl.where(a < b, a, 3), out, 0)
         keep(tl.where(scalar > 1, 2, b), out, 1)
         keep(tl.where(b > 1, scalar, a), out, 2)
+        keep((a < b).to(RIGHT), out, 7)
         table = tl.where(a[:, None] < b[None, :], a[:, None], 0 * a[None, :])
         keep(tl.reduce(table, 0, larger), out, 3)
         keep(tl.minimum(a, b), out, 4)

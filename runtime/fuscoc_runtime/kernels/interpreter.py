@@ -24,6 +24,7 @@ from fuscoc_runtime.kernels.handles import Change, handles, made_once
 from fuscoc_runtime.kernels.operators import (
     BITS,
     TYPES,
+    converted_by,
     extreme_of,
     operators,
     reduction_of,
@@ -103,6 +104,7 @@ def _language() -> Iterator[Change]:
         tl.core.arange: made_once,
         tl.core.full: made_once,
         tl.core.where: where_of,
+        tl.core.cast: converted_by,
         tl.core.minimum: partial(extreme_of, np.minimum),
         tl.core.maximum: partial(extreme_of, np.maximum),
     }

@@ -51,7 +51,7 @@ DIVISIONS: dict[str, Operator] = {
 def operators(theirs: Mapping[str, Operator]) -> Iterator[tuple[str, Operator]]:
     """Names of ``tl.tensor`` and what they are to be; ``theirs`` are Triton's own by name."""
     theirs = {**theirs, "__add__": _moved(theirs["__add__"])}
-    yield "to", _converted(theirs["to"])
+    yield "to", converted_by(theirs["to"])
     yield "__getitem__", item_of(theirs["__getitem__"])
     kinds = ((ARITHMETIC, TYPES | FLOATS), (DIVISIONS, TYPES), (BITWISE, TYPES | BITS))
     for names, types in kinds:
@@ -236,19 +236,22 @@ def _moved(theirs: Operator) -> Operator:
     return add
 
 
-def _converted(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Whole numbers as others, and numbers as addresses."""
+def converted_by(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """``tl.tensor.to`` or ``tl.cast``: whole numbers as others, and numbers as addresses."""
     from triton import language as tl
     from triton.runtime.interpreter import TensorHandle
 
     tensor, constexpr, block_type = tl.tensor, tl.constexpr, tl.block_type
     pointer_type, address, as_tensor = tl.pointer_type, np.dtype(np.uint64), _results()
+    types = TYPES | BITS
 
     def to(self: Any, dtype: Any, *given: Any, **named: Any) -> Any:
         wanted = dtype.value if type(dtype) is constexpr else dtype
-        data, name, in_blocks = self.handle.data, self.dtype.name, type(self.type) is block_type
-        if given or named or TYPES.get(name) is not data.dtype:
+        if type(self) is not tensor or given or named:
             return theirs(self, dtype, *given, **named)
+        data, name, in_blocks = self.handle.data, self.dtype.name, type(self.type) is block_type
+        if types.get(name) is not data.dtype:
+            return theirs(self, dtype)
         if type(wanted) is pointer_type and name == "int64" and not in_blocks:
             return tensor(TensorHandle(data.astype(address), wanted), wanted)
         if wanted is self.dtype:
