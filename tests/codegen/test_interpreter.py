@@ -52,7 +52,7 @@ with triton.knobs.runtime.scope():
         keep(3 - a, out, 2)
         keep(tl.where(a < b, a, b), out, 3)
         keep((a >= scalar) & (b != 2), out, 4)
-        keep(a.to(RIGHT), out, 5)
+        keep(tl.cast(a.to(RIGHT), LEFT), out, 5)
         keep(tl.reduce(tl.broadcast_to(a[:, None], (SIZE, SIZE)), 0, larger), out, 6)
 
     @triton.jit
@@ -84,6 +84,19 @@ with triton.knobs.runtime.scope():
         keep(tl.reduce(tl.load(cells + 0 * tl.arange(0, 2)[None, :]), 1, larger), out, 2)
 
     @triton.jit
+    def sums(left, right, out, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+        """Reductions of every dimension and of all, of blocks that are given more of them."""
+        a, b = values(left, LEFT), values(right, RIGHT)
+        table = a[:, None] * 100 + b[None, :]
+        keep(a + tl.reduce(b, 0, tl.standard._sum_combine), out, 0)
+        keep(tl.reduce(table, 1, tl.standard._sum_combine), out, 1)
+        wide = tl.reduce(table, 0, tl.standard._sum_combine, keep_dims=True)[:, None, :]
+        keep(tl.reduce(tl.reduce(wide, 0, larger), 0, tl.standard._elementwise_max), out, 2)
+        keep(a + tl.reduce(a, None, tl.standard._sum_combine), out, 3)
+        keep(a + tl.reduce(a, 0, tl.standard._elementwise_min), out, 4)
+        keep(tl.reduce(a[None], 0, tl.standard._sum_combine), out, 5)
+
+    @triton.jit
     def division(left, right, out, LEFT: tl.constexpr, RIGHT: tl.constexpr):
         a, b = values(left, LEFT), values(right, RIGHT)
         keep(a % b, out, 0)
@@ -101,6 +114,7 @@ with triton.knobs.runtime.scope():
         keep(tl.where(a < b, a, 3), out, 0)
         keep(tl.where(scalar > 1, 2, b), out, 1)
         keep(tl.where(b > 1, scalar, a), out, 2)
+        keep((a < b).to(RIGHT), out, 7)
         table = tl.where(a[:, None] < b[None, :], a[:, None], 0 * a[None, :])
         keep(tl.reduce(table, 0, larger), out, 3)
         keep(tl.minimum(a, b), out, 4)
@@ -190,7 +204,7 @@ def outcome(kernel: Any, left: str, right: str, *, ours: bool) -> bytes | str:
 @pytest.mark.parametrize("right", TYPES)
 @pytest.mark.parametrize("left", TYPES)
 def test_the_same_results_and_errors(left: str, right: str) -> None:
-    for kernel in (arithmetic, bits, limits, shapes, division, choices, beyond):
+    for kernel in (arithmetic, bits, limits, shapes, sums, division, choices, beyond):
         theirs = outcome(kernel, left, right, ours=False)
         assert outcome(kernel, left, right, ours=True) == theirs
 
@@ -208,6 +222,7 @@ def test_the_same_is_an_answer() -> None:
     for name in set(TYPES) - {"int1"}:
         assert isinstance(outcome(arithmetic, name, name, ours=True), bytes), name
         assert isinstance(outcome(shapes, name, name, ours=True), bytes), name
+        assert isinstance(outcome(sums, name, name, ours=True), bytes), name
         assert isinstance(outcome(choices, name, name, ours=True), bytes), name
         for kernel in (loads, stores, made):
             assert isinstance(outcome(kernel, name, name, ours=True), bytes), name

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import torch
 
 from fuscoc_runtime.demo.verify import check_rows, expect
+from fuscoc_runtime.engine.node import places
 from fuscoc_runtime.engine.node.exact_handle import ExactHandle
 from fuscoc_runtime.face.shuffle import Shuffle
 from tests.node_exact import rank_work as exact_work
@@ -17,9 +19,10 @@ from tests.node_triton.rank_work import batch, run, said_by
 
 
 def open_shuffle(group: Any, artifact: str, topology: str, is_exact: bool) -> Shuffle:
-    """Of exact sizes, by kernels, or of a fixed capacity."""
+    """Of exact sizes, by kernels and with few places at first, or of a fixed capacity."""
     made = exact_work if is_exact else rank_work
-    shuffle = made.open_shuffle(group, artifact, topology=topology)
+    with mock.patch.object(places, "FIRST_SOURCES", 1):
+        shuffle = made.open_shuffle(group, artifact, topology=topology)
     assert shuffle.backend == "triton"
     return shuffle
 

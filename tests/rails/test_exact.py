@@ -42,7 +42,7 @@ def by(work: Callable[..., Any], topology: str) -> partial[Any]:
     ("text", "topology", "batches"),
     [
         pytest.param(SMALL, "2x1", [(3, 0), (45, 5), (0, 0), (1, 1)], id="sum"),
-        pytest.param(SHORT, "2x1", [(3, 0), (300, 5), (0, 0)], id="short"),
+        pytest.param(SHORT, "2x1", [(3, 0), (140, 5), (0, 0)], id="short"),
         pytest.param(COMPACT, "2x2", [(1, 0, 2, 1), (0, 0, 0, 40)], id="compact", marks=NIGHTLY),
         pytest.param(WIDE, "3x1", [(2, 0, 4)], id="wide", marks=NIGHTLY),
         pytest.param(specs.FIELDS, "4x1", [(0, 3, 1, 2)], id="fields", marks=NIGHTLY),

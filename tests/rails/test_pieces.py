@@ -91,7 +91,7 @@ def test_long_segments(pool: Pool) -> None:
         "page = 4, heads = 8, width = 64", "page = 64, heads = 64, width = 64"
     )
     options = {**small.options, "topology": "2x2"}
-    sizes = [(3, 0, 4, 1), (0, 0, 0, 0), (1, 2, 3, 0)]
+    sizes = [(3, 0, 2, 1), (0, 0, 0, 0), (1, 2, 0, 0)]
     pool.run(given_work.epochs, 4, path(text), sizes, 1, options)
 
 

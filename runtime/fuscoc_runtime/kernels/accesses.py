@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def load_of(theirs: Callable[..., Any]) -> Callable[..., Any]:
             cell = cells[kind.itemsize].from_address(at.item())
             data = np.frombuffer(cell, kind).copy()
         else:
-            rest = np.zeros(at.shape, kind) if other is None else stored(other, found)
+            rest = _filled(at.shape, 0, element.name) if other is None else stored(other, found)
             if rest is None:
                 return theirs(pointer, mask, other, **hints)
             data = _interpreter.load(at, live, rest, kind)
@@ -75,6 +76,7 @@ def atomic_of(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
     tensor, constexpr, access, stored = tl.tensor, tl.constexpr, _accesses(), _stored()
     operation = getattr(_interpreter.RMW_OP, name)
     orders = interpreter_semantic.builder.ir_sem_to_interpreter_sem
+    order_of = cache(lambda sem: orders[interpreter_semantic._str_to_sem(sem)])
 
     def atomic(pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Any:
         found = access(pointer, mask, {})
@@ -84,9 +86,7 @@ def atomic_of(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
         value = stored(val, found)
         if value is None:
             return theirs(pointer, val, mask, sem, scope)
-        order = orders[
-            interpreter_semantic._str_to_sem(sem.value if type(sem) is constexpr else sem)
-        ]
+        order = order_of(sem.value if type(sem) is constexpr else sem)
         before = _interpreter.atomic_rmw(operation, at, value, live, order)
         return tensor(TensorHandle(before, element), element)
 
@@ -143,6 +143,12 @@ def _stored() -> Callable[[Any, Access], Any]:
         number = value.value if type(value) is constexpr else value
         if type(number) is not int or (number != 0 and number not in WHOLE.get(name, ())):
             return None
-        return np.full(at.shape, number, STORED[name])
+        return _filled(at.shape, number, name)
 
     return stored
+
+
+@lru_cache(maxsize=10_000)
+def _filled(shape: tuple[int, ...], number: int, name: str) -> Any:
+    """A number, everywhere: to be read only."""
+    return np.full(shape, number, STORED[name])

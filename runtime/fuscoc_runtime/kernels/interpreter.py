@@ -24,6 +24,7 @@ from fuscoc_runtime.kernels.handles import Change, handles, made_once
 from fuscoc_runtime.kernels.operators import (
     BITS,
     TYPES,
+    converted_by,
     extreme_of,
     operators,
     reduction_of,
@@ -103,17 +104,18 @@ def _language() -> Iterator[Change]:
         tl.core.arange: made_once,
         tl.core.full: made_once,
         tl.core.where: where_of,
+        tl.core.cast: converted_by,
         tl.core.minimum: partial(extreme_of, np.minimum),
         tl.core.maximum: partial(extreme_of, np.maximum),
     }
     for place, name, before, value in found:
         if tl.core.is_builtin(before):
             value = _given(before)
+        elif name == "reduce":  # which Triton replaces twice
+            value = reduction_of(value)
         yield place, name, quick[before](value) if before in quick else value
     nothing = SimpleNamespace(restore=lambda: None)
     yield interpreter, "_patch_lang", lambda fn: nothing
-    reduce = interpreter.ReduceOps.apply_impl
-    yield interpreter.ReduceOps, "apply_impl", reduction_of(reduce)
     # In Triton 3.6 ``int`` of an array of one element, which numpy refuses from 2.4 on.
     yield tl.tensor, "__index__", lambda self: int(self.handle.data.item())
 
@@ -174,19 +176,20 @@ def _types() -> Iterator[Change]:
 
     get_np_dtype, with_element_ty = interpreter._get_np_dtype, tl.block_type.with_element_ty
     no_shape, block_type = (tl.tuple([]), tl.constexpr(1)), tl.block_type
-    shapes: dict[tuple[int, ...], tuple[Any, Any]] = {}
     np_dtypes: dict[str, Any] = {}
     blocks: dict[tuple[str, str], Any] = {}
 
     def make_tensor(self: Any, handle: Any, kind: Any) -> None:
         self.handle, self.type, self.dtype = handle, kind, kind.scalar
-        self.shape, self.numel = shape_of(kind) if type(kind) is block_type else no_shape
+        if type(kind) is not block_type:
+            self.shape, self.numel = no_shape
+            return
+        if "known_shape" not in kind.__dict__:
+            kind.known_shape = shape_of(kind)
+        self.shape, self.numel = kind.known_shape
 
     def shape_of(type: Any) -> tuple[Any, Any]:
-        sizes = tuple(type.shape)
-        if sizes not in shapes:
-            shapes[sizes] = tl.tuple([tl.constexpr(n) for n in sizes]), tl.constexpr(type.numel)
-        return shapes[sizes]
+        return tl.tuple([tl.constexpr(n) for n in type.shape]), tl.constexpr(type.numel)
 
     def np_dtype(type: Any) -> Any:
         name = type.scalar.name

@@ -51,7 +51,8 @@ DIVISIONS: dict[str, Operator] = {
 def operators(theirs: Mapping[str, Operator]) -> Iterator[tuple[str, Operator]]:
     """Names of ``tl.tensor`` and what they are to be; ``theirs`` are Triton's own by name."""
     theirs = {**theirs, "__add__": _moved(theirs["__add__"])}
-    yield "to", _converted(theirs["to"])
+    yield "to", converted_by(theirs["to"])
+    yield "__getitem__", item_of(theirs["__getitem__"])
     kinds = ((ARITHMETIC, TYPES | FLOATS), (DIVISIONS, TYPES), (BITWISE, TYPES | BITS))
     for names, types in kinds:
         for name, op in names.items():
@@ -186,7 +187,9 @@ def where_of(theirs: Callable[..., Any]) -> Callable[..., Any]:
                     return theirs(condition, x, y)
                 value = _number(name, number)
             values.append(value)
-        return as_tensor(np.where(choice, *values), model.handle.dtype, dtype, in_blocks)
+        if in_blocks:
+            return as_tensor(np.where(choice, *values), model.handle.dtype, dtype, True)
+        return as_tensor(values[not choice.item()], model.handle.dtype, dtype, False)
 
     return where
 
@@ -233,19 +236,22 @@ def _moved(theirs: Operator) -> Operator:
     return add
 
 
-def _converted(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Whole numbers as others, and numbers as addresses."""
+def converted_by(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """``tl.tensor.to`` or ``tl.cast``: whole numbers as others, and numbers as addresses."""
     from triton import language as tl
     from triton.runtime.interpreter import TensorHandle
 
     tensor, constexpr, block_type = tl.tensor, tl.constexpr, tl.block_type
     pointer_type, address, as_tensor = tl.pointer_type, np.dtype(np.uint64), _results()
+    types = TYPES | BITS
 
     def to(self: Any, dtype: Any, *given: Any, **named: Any) -> Any:
         wanted = dtype.value if type(dtype) is constexpr else dtype
-        data, name, in_blocks = self.handle.data, self.dtype.name, type(self.type) is block_type
-        if given or named or TYPES.get(name) is not data.dtype:
+        if type(self) is not tensor or given or named:
             return theirs(self, dtype, *given, **named)
+        data, name, in_blocks = self.handle.data, self.dtype.name, type(self.type) is block_type
+        if types.get(name) is not data.dtype:
+            return theirs(self, dtype)
         if type(wanted) is pointer_type and name == "int64" and not in_blocks:
             return tensor(TensorHandle(data.astype(address), wanted), wanted)
         if wanted is self.dtype:
@@ -259,19 +265,47 @@ def _converted(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reduction_of(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """`ReduceOps.apply_impl`: the largest and smallest of whole numbers, of which none is NaN."""
+    """``tl.reduce``; ``theirs`` but of whole numbers, of which none is NaN, along a dimension."""
     from triton import language as tl
 
-    largest, smallest = tl.standard._elementwise_max, tl.standard._elementwise_min
+    standard, tensor, as_tensor = tl.standard, tl.tensor, _results()
+    ways: dict[Any, Any] = {
+        standard._sum_combine: np.add,
+        standard._elementwise_max: np.maximum,
+        standard._elementwise_min: np.minimum,
+    }
 
-    def apply(self: Any, input: Any) -> Any:
-        given, by = input[0], self.combine_fn
-        if len(input) > 1 or (by is not largest and by is not smallest):
-            return theirs(self, input)
-        if TYPES.get(given.dtype.name) is not given.handle.data.dtype:
-            return theirs(self, input)
-        op = np.maximum if by is largest else np.minimum
-        found = op.reduce(given.handle.data, axis=self.axis, keepdims=self.keep_dims)
-        return self.to_tensor(found, given.dtype)
+    def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **named: Any) -> Any:
+        op = ways.get(combine_fn)
+        if op is None or type(input) is not tensor or type(axis) is not int:
+            return theirs(input, axis, combine_fn, keep_dims, **named)
+        data, dtype = input.handle.data, input.dtype
+        wanted = TYPES.get(dtype.name)
+        if wanted is not data.dtype or not 0 <= axis < data.ndim:
+            return theirs(input, axis, combine_fn, keep_dims, **named)
+        keeps, in_blocks = bool(keep_dims), bool(keep_dims) or data.ndim > 1
+        found = op.reduce(data, axis, wanted, keepdims=keeps or not in_blocks)
+        return as_tensor(found, dtype, dtype, in_blocks)
 
-    return apply
+    return reduce
+
+
+def item_of(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """``tl.tensor.__getitem__`` that gives blocks of numbers more dimensions."""
+    from triton import language as tl
+
+    block_type, as_tensor, every = tl.block_type, _results(), slice(None)
+
+    def item(self: Any, slices: Any, *given: Any, **named: Any) -> Any:
+        kind, data = self.type, self.handle.data
+        if (
+            type(kind) is not block_type
+            or kind.scalar.is_ptr()
+            or type(slices) is not tuple
+            or len(slices) - slices.count(None) != data.ndim
+            or any(each is not None and each != every for each in slices)
+        ):
+            return theirs(self, slices, *given, **named)
+        return as_tensor(data[slices], self.handle.dtype, self.dtype, True)
+
+    return item

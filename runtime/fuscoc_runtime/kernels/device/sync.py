@@ -27,6 +27,22 @@ if triton.knobs.runtime.interpret:
         the next one, if this one ``leads``, come when all programs of this one run. What waits for
         peers does not lead one that fills the GPU: it may keep theirs from running."""
 
+    def word(call, name):
+        """A word of the table, read once a launch: it never changes, and kernels ask for it more
+        often than for anything else."""
+        known = vars(call).setdefault("words", {})
+        at = name.value if isinstance(name, tl.constexpr) else name
+        if at not in known:
+            known[at] = tl.load(call + at)
+        return known[at]
+
+    def array(call, name, dtype):
+        known = vars(call).setdefault("arrays", {})
+        at = name.value if isinstance(name, tl.constexpr) else name
+        if (at, dtype.name) not in known:
+            known[at, dtype.name] = word(call, at).to(tl.pointer_type(dtype))
+        return known[at, dtype.name]
+
 else:
 
     @triton.jit
@@ -40,16 +56,14 @@ else:
             if leads:
                 gdc_launch_dependents()
 
+    @triton.jit
+    def word(call, name: tl.constexpr):
+        return tl.load(call + name)
 
-@triton.jit
-def word(call, name: tl.constexpr):
-    return tl.load(call + name)
-
-
-@triton.jit
-def array(call, name: tl.constexpr, dtype: tl.constexpr):
-    """The array whose address is in the table."""
-    return tl.load(call + name).to(tl.pointer_type(dtype))
+    @triton.jit
+    def array(call, name: tl.constexpr, dtype: tl.constexpr):
+        """The array whose address is in the table."""
+        return tl.load(call + name).to(tl.pointer_type(dtype))
 
 
 @triton.jit
