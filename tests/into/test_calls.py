@@ -14,8 +14,8 @@ import fuscoc
 from fuscoc_runtime import Shuffle, fused_shuffle
 from fuscoc_runtime.engine.node import into_repeats
 from fuscoc_runtime.engine.row_kernels import accumulate_rows
-from fuscoc_runtime.errors import InputError, PlaceRangeError
-from fuscoc_runtime.face import into
+from fuscoc_runtime.errors import InputError, PlaceOverlapError, PlaceRangeError
+from fuscoc_runtime.face import calls, into
 from tests.engine.fixtures import noted_turns
 
 ROWS = """
@@ -196,6 +196,46 @@ def test_calls_that_repeat_earlier_ones(tmp_path: Path) -> None:
         assert torch.equal(whole, wanted)
         with pytest.raises(PlaceRangeError, match="for 1 rows"):
             adding.check()
+
+
+def test_copies_that_repeat_earlier_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same of rows that are put: two slots of one place, and one that does not exist, too."""
+    whole_calls = list[Any]()
+
+    def noted(*arguments: Any) -> Any:
+        whole_calls.append(arguments)
+        return into.put(*arguments)
+
+    monkeypatch.setattr(calls, "put", noted)
+    memory, wanted = torch.zeros(6, 2, 3), torch.zeros(6, 2, 3)
+    with Shuffle(fuscoc.compile(ROWS, tmp_path / "rows"), max_sources=2, capacity=3) as putting:
+        for slots, places in (
+            ([0, 2], [3, 0, 4]),
+            ([0, 2], [1, 0, 5]),
+            ([2, 1], [-1, 4, 2]),
+            ([1, -1], [5, 0, 3]),
+            ([2, 0], [1, 2, 1]),  # slot 0 has it
+            ([2, 0], [6, 2, 3]),
+        ):
+            x = torch.rand(2, 2, 3)
+            for row, slot in zip(x, slots, strict=True):
+                if slot >= 0 and places[slot] in range(6) and places[slot] not in places[:slot]:
+                    wanted[places[slot]] = row
+            given = {"slot_idx": torch.tensor(slots), "place_idx": torch.tensor(places)}
+            version = memory._version
+            changed, _ = putting.dispatch(x, **given, memory=memory)
+            assert changed.data_ptr() == memory.data_ptr()
+            assert memory._version > version
+            assert torch.equal(memory, wanted)
+            if places[0] == 6:
+                with pytest.raises(PlaceRangeError, match="for 1 rows"):
+                    putting.check()
+            elif places[2] == places[0]:
+                with pytest.raises(PlaceOverlapError, match="1 of them"):
+                    putting.check()
+            else:
+                putting.check()
+    assert len(whole_calls) == 1
 
 
 @pytest.mark.parametrize("sizes", [{}, {"max_sources": 2, "capacity": 3}])

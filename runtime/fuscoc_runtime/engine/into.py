@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.arguments import Checker, Shape, materialised
-from fuscoc_runtime.engine.row_kernels import settle_places
+from fuscoc_runtime.engine.row_kernels import claim_places, settle_places
 from fuscoc_runtime.errors import FuscoRuntimeError, PlaceOverlapError, PlaceRangeError
 from fuscoc_runtime.kernels.loader import address, load_kernel
 from fuscoc_runtime.kernels.trace import Tracer
@@ -146,7 +146,8 @@ class Into:
             if _share(tensor, another):
                 raise self._checker.problem(name, f"shares memory with `{other}`")
         inputs = {item.name: materialised(given[item.name]) for item in declared.inputs}
-        places, lost = self._of_their_own(self._places(inputs, extents))
+        places = self._places(inputs, extents)
+        lost = self._faults(places)
         slots = len(places) // self.parts_of_row
         if num_slots is not None and num_slots != slots:
             problem = f"is of a dispatch with {num_slots} slots; this call has {slots}"
@@ -174,10 +175,14 @@ class Into:
     def settle(
         self, places: Tensor, num_places: int, filling: tuple[Tensor, Tensor | None]
     ) -> Tensor:
-        """`latest` of a call with these ``places`` among so many, whose rows are to be added to
-        what is there; ``filling`` tells which slots have one. Rows without a place are counted."""
-        by_slot = places.view(-1, self.parts_of_row)
-        self.latest = settle_places(by_slot, *filling, self._lost, num_places, OUT_OF_RANGE)
+        """`latest` of a call with these ``places`` among so many; ``filling`` tells which slots
+        have a row. Rows without a place of their own are counted."""
+        by_slot, lost = places.view(-1, self.parts_of_row), None
+        if self.spec.kind == "copy":
+            claim_places(places, self.parts_of_row, (OUT_OF_RANGE, TAKEN), self._lost)
+        else:
+            lost = self._lost
+        self.latest = settle_places(by_slot, *filling, lost, num_places, OUT_OF_RANGE)
         return self.latest
 
     def check(self) -> None:
@@ -242,27 +247,14 @@ class Into:
         }
         self._kernel.launch(values, -(-len(places) // self.spec.block))
 
-    def _of_their_own(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """The places that a part of an earlier slot has not taken, if not sums are made, and
-        `Given.lost`.
-
-        A sort takes memory of the table's size, and no mark for every place that there is.
-        """
-        if self.spec.kind != "copy":
-            return places, self._rows_with(OUT_OF_RANGE, places)
-        found, order = places.sort(stable=True)
-        again = (found[1:] == found[:-1]) & (found[1:] >= 0)
-        taken = torch.zeros_like(places, dtype=torch.bool).scatter_(0, order[1:], again)
-        places = torch.where(taken, TAKEN, places)
-        return places, torch.cat(
-            [self._rows_with(fault, places) for fault in (OUT_OF_RANGE, TAKEN)]
-        )
-
-    def _rows_with(self, fault: int, places: Tensor) -> Tensor:
-        """int64 [1]: of how many rows a part has a fault in the place of a place."""
-        parts = places == fault
-        rows = parts if self.parts_of_row == 1 else parts.view(-1, self.parts_of_row).any(1)
-        return rows.sum(0, keepdim=True)
+    def _faults(self, places: Tensor) -> Tensor:
+        """`Given.lost` of these places. If rows are put, those that a part of an earlier slot has,
+        too, are marked as taken."""
+        if self.spec.kind == "copy":
+            lost = torch.zeros_like(self._lost)
+            claim_places(places, self.parts_of_row, (OUT_OF_RANGE, TAKEN), lost)
+            return lost
+        return (places.view(-1, self.parts_of_row) == OUT_OF_RANGE).any(1).sum(0, keepdim=True)
 
     def _fault(
         self, kind: type[PlaceRangeError | PlaceOverlapError], count: int

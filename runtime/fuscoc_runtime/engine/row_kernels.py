@@ -58,7 +58,7 @@ def add_rows(rows: Tensor, index: Tensor, beginnings: Sequence[Tensor] = ()) -> 
 
 
 def put_rows(rows: Tensor, index: Tensor, memory: Tensor) -> None:
-    """``memory[index[i]] = rows[i]``, but where ``index`` (int64 [num_rows]) is -1 or below.
+    """``memory[index[i]] = rows[i]``, but where ``index`` (int64 or int32 [num_rows]) is below 0.
 
     Both are contiguous, and no two rows go to one place.
     """
@@ -92,24 +92,58 @@ def accumulate_rows(rows: Tensor, index: Tensor, memory: Tensor) -> None:
 
 
 def settle_places(
-    places: Tensor, filled: Tensor, latest: Tensor | None, lost: Tensor, num_places: int, fault: int
+    places: Tensor,
+    filled: Tensor,
+    latest: Tensor | None,
+    lost: Tensor | None,
+    num_places: int,
+    fault: int,
 ) -> Tensor:
     """``places``, int64 [num_slots, parts], of slots that are filled, and -1 of others, for
-    ``accumulate_rows``: [num_slots * parts], int32 if ``num_places`` have numbers of 32 bits.
+    ``put_rows`` or ``accumulate_rows``: [num_slots * parts], int32 if ``num_places`` have numbers
+    of 32 bits.
 
     ``filled`` int32 has bits of slots, 32 a word; or, with ``latest`` int32 [1], for each slot the
-    number that it was filled at. The slots of which a part is a ``fault`` are added to ``lost[0]``.
+    number that it was filled at. The slots of which a part is a ``fault`` are added to ``lost[0]``,
+    unless that is None.
     """
     num_slots, parts = places.shape
     dtype = torch.int32 if num_places < 2**31 else torch.int64
     targets = torch.empty(num_slots * parts, dtype=dtype, device=places.device)
     if targets.numel():
-        tile_parts = min(TILE_WORDS, 1 << (parts - 1).bit_length())
-        tile_slots = TILE_WORDS // tile_parts
+        tile_slots, tile_parts = _tile(parts)
         kernel = device_module("rows", interpreted=places.device.type == "cpu").settle
         given = places, filled, latest, lost, targets, num_slots, parts, fault
         start(kernel, (*given, tile_slots, tile_parts), -(-num_slots // tile_slots))
     return targets
+
+
+def claim_places(places: Tensor, parts: int, faults: tuple[int, int], lost: Tensor) -> None:
+    """Mark those of ``places``, int64 [num_slots * parts], that a part before them has, too.
+
+    ``faults`` are what a part has that is out of range, and what one gets whose place is taken;
+    to ``lost``, int64 [2], the slots are added that have parts of these. Places are found in a hash
+    table, which takes memory for the parts and none for the places that there are; which part comes
+    first does not depend on the order of the device.
+    """
+    num_parts = len(places)
+    if not num_parts:
+        return
+    num_homes = 2 << max(num_parts - 1, 1).bit_length()
+    table = torch.zeros(2, num_homes, dtype=torch.int64, device=places.device)
+    homes = torch.empty_like(places)
+    kernels = device_module("rows", interpreted=places.device.type == "cpu")
+    given = places, table, homes, num_parts, num_homes, WARP_WORDS
+    start(kernels.claim, given, -(-num_parts // WARP_WORDS))
+    num_slots, (tile_slots, tile_parts) = num_parts // parts, _tile(parts)
+    sizes = num_slots, parts, num_homes, *faults, tile_slots, tile_parts
+    start(kernels.concede, (places, table, homes, lost, *sizes), -(-num_slots // tile_slots))
+
+
+def _tile(parts: int) -> tuple[int, int]:
+    """Slots and parts of them that a program looks at together."""
+    tile_parts = min(TILE_WORDS, 1 << (parts - 1).bit_length())
+    return TILE_WORDS // tile_parts, tile_parts
 
 
 def _is_made_of(word: torch.dtype, row_bytes: int, *tensors: Tensor) -> bool:

@@ -1,8 +1,8 @@
-"""Dispatches into memory of the caller's that repeat earlier ones, where rows are added to it.
+"""Dispatches into memory of the caller's that repeat earlier ones.
 
 As in `Repeats`: one whose arguments have the forms of an earlier one needs no checks but those of
-what forms do not tell, and of what surrounds the kernels nothing is left but one launch that looks
-places up, and one that leaves out slots without a row.
+what forms do not tell, and of what surrounds the kernels nothing is left but launches that look
+places up, that see which are given twice where rows are put, and that leave out slots without one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fuscoc_runtime.engine.into import Given, Into
 from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.forms import Form, Known, addresses, are_plain
 from fuscoc_runtime.engine.node.handle import NodeHandle
-from fuscoc_runtime.engine.row_kernels import accumulate_rows
+from fuscoc_runtime.engine.row_kernels import accumulate_rows, put_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class IntoRepeats:
         program = engine.shuffle.program
         is_plain = not (engine.is_ragged or engine.reply or program.weight or program.numbers)
         is_single = len(program.buffers["source"]) == len(program.buffers["target"]) == 1
-        if into.spec.kind != "sum" or not is_plain or not is_single:
+        if not is_plain or not is_single:
             return None
         return IntoRepeats(engine, into) if engine.node.rails is None else None
 
@@ -64,8 +64,8 @@ class IntoRepeats:
     def dispatch(
         self, fields: Sequence[Any], named: Mapping[str, Any]
     ) -> tuple[Tensor, NodeHandle] | None:
-        """The memory, with the rows added to it, and the handle; None where it is for the engine to
-        find out what is asked for."""
+        """The memory, with the rows in it, and the handle; None where it is for the engine to find
+        out what is asked for."""
         tensors = (*fields, *named.values())
         known = self._known.find((len(fields), *named), tensors)
         if known is None:
@@ -90,7 +90,8 @@ class IntoRepeats:
             tables = {name: at[position] for name, position in known.tables}
             into.look_up(known.numbers, tables, places)
             targets = into.settle(places, known.numbers["num_places"], launched.filling)
-            accumulate_rows(known.rows, targets, memory.view(-1, known.rows.shape[1]))
+            bring = put_rows if into.spec.kind == "copy" else accumulate_rows
+            bring(known.rows, targets, memory.view(-1, known.rows.shape[1]))
         if not memory.is_inference():
             torch.autograd.graph.increment_version(memory)
         return memory, NodeHandle(engine, launched, inputs, known.extents, known.shapes)

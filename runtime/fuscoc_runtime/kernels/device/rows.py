@@ -50,13 +50,72 @@ def put(
     num_tiles = (num_rows + tile_rows - 1) // tile_rows
     for tile in range(tl.program_id(0), num_tiles, tl.num_programs(0)):
         row = tile * tile_rows + tl.arange(0, tile_rows).to(tl.int64)
-        target = tl.load(index + row, mask=row < num_rows, other=-1)
+        target = tl.load(index + row, mask=row < num_rows, other=-1).to(tl.int64)
         goes = (target >= 0)[:, None]
         for first in range(0, width, tile_words):
             column = first + tl.arange(0, tile_words)
             here = goes & (column < width)[None, :]
             words = tl.load(rows + row[:, None] * width + column[None, :], mask=here)
             tl.store(memory + target[:, None] * width + column[None, :], words, mask=here)
+
+
+@triton.jit
+def claim(places, table, homes, num_parts, num_homes, block: tl.constexpr):
+    """Every part i with a place, which is 0 or more, finds the home of that place in a hash table,
+    ``homes[i]``: ``table`` int64 [2, num_homes], a power of two and of 0, gets the places plus 1,
+    and of those who claim one the first, as ``num_parts - i``."""
+    part = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    inside = part < num_parts
+    place = tl.load(places + part, mask=inside, other=-1)
+    mixed = place * 2654435761  # Knuth's multiplicative hash
+    home = (mixed ^ (mixed >> 29)) & (num_homes - 1)
+    looks = place >= 0
+    while vectors.total(looks.to(tl.int32), 0) > 0:
+        # One that does not look changes nothing: nowhere is -1.
+        expected, wanted = tl.where(looks, 0, -1), tl.where(looks, place + 1, -1)
+        found = tl.atomic_cas(table + home, expected.to(tl.int64), wanted)
+        looks = looks & (found != 0) & (found != place + 1)
+        home = tl.where(looks, (home + 1) & (num_homes - 1), home)
+    tl.atomic_max(table + num_homes + home, num_parts - part, mask=place >= 0)
+    tl.store(homes + part, home, mask=inside)
+
+
+@triton.jit
+def concede(
+    places,
+    table,
+    homes,
+    lost,
+    num_slots,
+    parts,
+    num_homes,
+    out_of_range: tl.constexpr,
+    taken: tl.constexpr,
+    tile_slots: tl.constexpr,
+    tile_parts: tl.constexpr,
+):
+    """``places`` int64 [num_slots, parts] that an earlier part has claimed become ``taken``;
+    ``lost`` counts the slots with a part that is ``out_of_range``, and those with one that is
+    taken."""
+    slot = tl.program_id(0).to(tl.int64) * tile_slots + tl.arange(0, tile_slots)
+    inside = slot < num_slots
+    is_outside, is_late = slot < 0, slot < 0
+    for first in range(0, parts, tile_parts):
+        part = first + tl.arange(0, tile_parts)
+        at, here = slot[:, None] * parts + part[None, :], inside[:, None] & (part < parts)[None, :]
+        place = tl.load(places + at, mask=here, other=-1)
+        claims = here & (place >= 0)
+        owner = table + num_homes + tl.load(homes + at, mask=claims, other=0)
+        late = claims & (tl.load(owner, mask=claims, other=0) != num_slots * parts - at)
+        tl.store(places + at, tl.full((tile_slots, tile_parts), taken, tl.int64), mask=late)
+        is_outside |= vectors.total((place == out_of_range).to(tl.int64), 1) != 0
+        is_late |= vectors.total(late.to(tl.int64), 1) != 0
+    outside, late_ones = (
+        vectors.total(is_outside.to(tl.int64), 0),
+        vectors.total(is_late.to(tl.int64), 0),
+    )
+    tl.atomic_add(lost, outside, mask=outside > 0)
+    tl.atomic_add(lost + 1, late_ones, mask=late_ones > 0)
 
 
 @triton.jit
@@ -72,8 +131,8 @@ def settle(
     tile_slots: tl.constexpr,
     tile_parts: tl.constexpr,
 ):
-    """``targets[i] = places[i]`` of the parts of slots that are filled, -1 of others; ``lost``
-    counts the slots of which a part is ``out_of_range``.
+    """``targets[i] = places[i]`` of the parts of slots that are filled, -1 of others; ``lost``,
+    unless it is None, counts the slots of which a part is ``out_of_range``.
 
     ``filled`` has bits of slots, 32 a word; or the number that the slot was filled at, which is
     the ``latest`` one unless that is None.
@@ -94,8 +153,9 @@ def settle(
         wrong |= vectors.total((place == out_of_range).to(tl.int64), 1) != 0
         kept = tl.where(there[:, None], place, -1).to(targets.dtype.element_ty)
         tl.store(targets + at, kept, mask=here)
-    count = vectors.total(wrong.to(tl.int64), 0)
-    tl.atomic_add(lost, count, mask=count > 0)
+    if lost is not None:
+        count = vectors.total(wrong.to(tl.int64), 0)
+        tl.atomic_add(lost, count, mask=count > 0)
 
 
 @triton.jit
