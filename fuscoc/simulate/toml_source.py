@@ -58,8 +58,8 @@ def read_settings(source: SourceFile) -> Settings:
     places, tables = _places(source.text)
     values: dict[tuple[str, str], Any] = {}
     for name, value in document.items():
-        inner = value.items() if isinstance(value, dict) else [(name, value)]
-        table = name if isinstance(value, dict) else ""
+        is_table = isinstance(value, dict) and name in tables  # and not written as `name = {}`
+        inner, table = (value.items(), name) if is_table else ([(name, value)], "")
         for key, found in inner:
             if (table, key) in places and not isinstance(found, (dict, list)):
                 values[table, key] = found

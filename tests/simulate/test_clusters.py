@@ -84,6 +84,7 @@ def test_switches(tmp_path: Path) -> None:
         (WHOLE.replace("nodes = 2\n", ""), "FSC001", "1:1", "`nodes` is missing"),
         (WHOLE.replace("[rank]", "[rank"), "FSC001", "5:6", "expected"),
         (WHOLE + "nic.x.y = 3\n", "FSC001", "10:2", "no setting"),
+        ('extends = "h100-8x8-roce"\nnodes = {}\n', "FSC001", "2:1", "`nodes` is no setting"),
         ('extends = "h100-8x8-roc"\n' + WHOLE, "FSC011", "1:11", "h100-8x8-roce"),
         ('extends = "mine.toml"\n' + WHOLE, "FSC011", "1:11", "extends itself"),
         (WHOLE.replace("[rank]", "[rank]\nnodes = 3"), "FSC011", "6:1", "[before all]"),
