@@ -18,6 +18,8 @@ programs have rows under way."""
 INTERPRETED_ROWS = 256
 """Rows of a tile: one on a GPU, where rows are long; many where a program is what costs."""
 WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
+CLAIMS = 128
+"""Parts of rows for which a warp claims places at once."""
 MOST_PROGRAMS = 1 << 14
 """Of a launch; each takes a tile in so many. They keep any GPU busy, and cost little where the
 device knows that there are hardly any rows."""
@@ -129,12 +131,12 @@ def claim_places(places: Tensor, parts: int, faults: tuple[int, int], lost: Tens
     num_parts = len(places)
     if not num_parts:
         return
-    num_homes = 2 << max(num_parts - 1, 1).bit_length()
+    num_homes = 4 << (num_parts - 1).bit_length()  # a quarter is taken: hardly any looks twice
     table = torch.zeros(2, num_homes, dtype=torch.int64, device=places.device)
     homes = torch.empty_like(places)
     kernels = device_module("rows", interpreted=places.device.type == "cpu")
-    given = places, table, homes, num_parts, num_homes, WARP_WORDS
-    start(kernels.claim, given, -(-num_parts // WARP_WORDS))
+    given = places, table, homes, num_parts, num_homes, CLAIMS
+    start(kernels.claim, given, -(-num_parts // CLAIMS), num_warps=1)
     num_slots, (tile_slots, tile_parts) = num_parts // parts, _tile(parts)
     sizes = num_slots, parts, num_homes, *faults, tile_slots, tile_parts
     start(kernels.concede, (places, table, homes, lost, *sizes), -(-num_slots // tile_slots))

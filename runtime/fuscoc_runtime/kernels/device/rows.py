@@ -67,16 +67,20 @@ def claim(places, table, homes, num_parts, num_homes, block: tl.constexpr):
     part = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = part < num_parts
     place = tl.load(places + part, mask=inside, other=-1)
-    mixed = place * 2654435761  # Knuth's multiplicative hash
-    home = (mixed ^ (mixed >> 29)) & (num_homes - 1)
+    # Fibonacci hashing (Knuth, TAOCP 3, 6.4); other bits of it say how far the next home is: odd, so
+    # that all are looked at.
+    mixed = place * -7046029254386353131
+    home = (mixed >> 36) & (num_homes - 1)
+    step = (mixed >> 20) | 1
     looks = place >= 0
     while vectors.total(looks.to(tl.int32), 0) > 0:
         # One that does not look changes nothing: nowhere is -1.
         expected, wanted = tl.where(looks, 0, -1), tl.where(looks, place + 1, -1)
-        found = tl.atomic_cas(table + home, expected.to(tl.int64), wanted)
+        found = tl.atomic_cas(table + home, expected.to(tl.int64), wanted, sem="relaxed")
         looks = looks & (found != 0) & (found != place + 1)
-        home = tl.where(looks, (home + 1) & (num_homes - 1), home)
-    tl.atomic_max(table + num_homes + home, num_parts - part, mask=place >= 0)
+        home = tl.where(looks, (home + step) & (num_homes - 1), home)
+    claims = table + num_homes + home
+    tl.atomic_max(claims, num_parts - part, mask=place >= 0, sem="relaxed")
     tl.store(homes + part, home, mask=inside)
 
 
