@@ -39,6 +39,7 @@ from fuscoc_runtime.demo.verify import (
 )
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
 from fuscoc_runtime.engine.process import ProcessEngine
+from fuscoc_runtime.errors import PreparationError
 from fuscoc_runtime.face import open as opening
 from fuscoc_runtime.face.choice import exact_kernels
 from fuscoc_runtime.manifest.artifact import load_artifact
@@ -219,8 +220,11 @@ def scarce(artifact: Path, wrong: list[str]) -> None:
     def empty(size: tuple[int], *rest: Any) -> Any:
         return none() if size[0] > most else real.empty_strided_p2p(size, *rest)
 
-    def private(nbytes: int, device: torch.device) -> Any:
-        return none() if nbytes > most else real(nbytes, device)
+    def private(nbytes: int, *rest: Any) -> Any:
+        try:
+            return none() if nbytes > most else real(nbytes, *rest)
+        except torch.OutOfMemoryError as error:  # as it says this itself
+            raise PreparationError(RANK, str(error)) from error
 
     if RANK == NUM_RANKS - 1:
         replaced = SimpleNamespace(empty_strided_p2p=empty) if NUM_RANKS > 1 else private
