@@ -67,8 +67,8 @@ def claim(places, table, homes, num_parts, num_homes, block: tl.constexpr):
     part = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = part < num_parts
     place = tl.load(places + part, mask=inside, other=-1)
-    # Fibonacci hashing (Knuth, TAOCP 3, 6.4); other bits of it say how far the next home is: odd, so
-    # that all are looked at.
+    # Fibonacci hashing (Knuth, TAOCP 3, 6.4); other bits say how far the next home is: odd, so that
+    # all are looked at.
     mixed = place * -7046029254386353131
     home = (mixed >> 36) & (num_homes - 1)
     step = (mixed >> 20) | 1
