@@ -117,7 +117,8 @@ def _part_of_line(source: SourceFile, offset: int) -> tuple[str, int]:
     ``_cropped`` crops further: the work for an error does not grow with its line."""
     _, column = source.line_column(offset)
     begin = offset - min(column - 1, MOST_COLUMNS)
-    text, _, _ = source.text[begin : offset + MOST_COLUMNS].partition("\n")
+    # One column too many, by which `_cropped` sees that there are more.
+    text, _, _ = source.text[begin : offset + MOST_COLUMNS + 1].partition("\n")
     return text.removesuffix("\r"), offset - begin
 
 

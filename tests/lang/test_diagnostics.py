@@ -84,6 +84,9 @@ def test_all_parts() -> None:
         ("ab\ncd", 1, 4, "ab", " ^"),  # only the first line of several
         ("ab", 2, 2, "ab", "  ^"),  # the end of the file
         ("", 0, 0, "", "^"),
+        ("x" * 160, 0, 1, "x" * 160, "^"),
+        ("x" * 161, 0, 1, "x" * 160 + "…", "^"),
+        ("x" * 160 + "\r\n", 0, 1, "x" * 160, "^"),
     ],
 )
 def test_underlines(text: str, start: int, end: int, line: str, marks: str) -> None:

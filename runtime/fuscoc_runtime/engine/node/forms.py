@@ -120,8 +120,8 @@ def addresses(tensors: Sequence[Tensor], beyond: range) -> tuple[int, ...] | Non
     """Of tensors of a known form; None if one does not lie as kernels read it, or not ``beyond``
     these addresses."""
     found, begin, end = tuple(map(_data_ptr, tensors)), beyond.start, beyond.stop
-    for tensor, each in zip(tensors, found, strict=True):
-        if each < LOW_ADDRESS and (not each or lacks_memory(tensor)):
+    for place, each in enumerate(found):
+        if each < LOW_ADDRESS and (not each or lacks_memory(tensors[place])):
             return None
         if each % ALIGNMENT or begin <= each < end:  # a range looks at more numbers
             return None
