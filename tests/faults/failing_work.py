@@ -23,13 +23,15 @@ OPENED: dict[str, Callable[..., Shuffle]] = {
     "exact": exact.open_shuffle,
     "general": lambda group, artifact, **options: Shuffle(artifact, group=group, **options),
 }
+REPEATED = "node.prepared.Prepared.submit", "node.engine.NodeEngine.entered"
+"""Where a call that repeats another one comes by, too."""
 
 
 def amid_a_call(
     group: Any, artifact: str, engine: str, where: str, failure: str, timeout: float
 ) -> list[str]:
     """The last rank fails in its second call, in a function of the runtime; what is said of that
-    call and of the next one. The second one has other sizes than the first, or repeats it."""
+    call and of the next one. The second one repeats the first where it comes by there as well."""
     shuffle = OPENED[engine](group, artifact, timeout=timeout)
 
     def call(num_sources: int = 3) -> None:
@@ -37,7 +39,7 @@ def amid_a_call(
         shuffle.combine(rows.clone(), handle)
         shuffle.check()
 
-    call(3 if "Prepared." in where else 2)
+    call(3 if where in REPEATED else 2)
     fails = shuffle.rank == shuffle.topology.num_ranks - 1
     name = f"fuscoc_runtime.engine.{where}"
     with mock.patch(name, side_effect=FAILURES[failure]) if fails else nullcontext():

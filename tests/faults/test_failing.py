@@ -25,6 +25,8 @@ NAMES = {"memory": "OutOfMemoryError", "interrupt": "KeyboardInterrupt"}
         ("fixed", "node.triton.TritonNode.launched", "memory"),
         ("fixed", "node.prepared.Prepared.submit", "memory"),
         pytest.param("fixed", "node.triton.TritonNode.combine", "memory", marks=NIGHTLY),
+        # Behind its launches.
+        pytest.param("fixed", "node.engine.NodeEngine.entered", "interrupt", marks=NIGHTLY),
         # Before that, but not by what ranks find wrong with arguments.
         pytest.param("fixed", "node.engine.NodeEngine._prepare", "interrupt", marks=NIGHTLY),
         ("exact", "node.exact_engine.ExactEngine._prepare", "interrupt"),

@@ -145,10 +145,10 @@ class Repeats:
                 launched = Launched(entry, *known.parts[index])
                 _increment_version(self._lent)
                 known.prepared.submit(index, turn, (entry.ticket, *known.order((0, *at))))
+                engine.entered(entry)
             except BaseException as error:
                 engine.failed(error)
                 raise
-            engine.entered(entry)
         inputs, weights = {}, {}
         for name in known.inputs:
             inputs[name] = named[name]
