@@ -110,7 +110,7 @@ class ExactEngine:
         self.node = node
         self.checker = Checker(shuffle, members.rank, members.topology.num_ranks, members.device)
         self.order = call_order(members.device)
-        self._open_general, self._opened = general, False
+        self._open_general = general
         self._number = self._held = 0  # dispatches so far, and that whose rows are in the window
         self._found: list[FuscoRuntimeError] = []
         self._asks, self._extents = asks, extents
@@ -134,9 +134,7 @@ class ExactEngine:
     @cached_property
     def general(self) -> ProcessEngine:
         """The engine of calls that these kernels leave out, opened by the first; collective."""
-        opened = self._open_general()
-        self._opened = True
-        return opened
+        return self._open_general()
 
     def general_reply(self) -> ProcessEngine:
         """What that answers with."""
@@ -256,20 +254,16 @@ class ExactEngine:
         with current_device(self.members.device), self.order.turn():
             self._watch.raise_new()
             self._raise_found()
-        if self.reply is not None:
-            self.reply.check()
-        if self._opened and self._asks is None:
-            self.general.check()
+        for engine in self._beside:
+            engine.check()
 
     def settle(self) -> None:
         """As ``check``, but a loss only if it has not been raised yet."""
         with current_device(self.members.device), self.order.turn():
             self._watch.settle()
             self._raise_found()
-        if self.reply is not None:
-            self.reply.settle()
-        if self._opened and self._asks is None:
-            self.general.settle()
+        for engine in self._beside:
+            engine.settle()
 
     def settle_so_far(self) -> None:
         """As ``settle``, without waiting for calls that go on."""
@@ -286,10 +280,7 @@ class ExactEngine:
     @property
     def window_bytes(self) -> int:
         """Bytes of this rank that its peers can address, now: they grow with the batches."""
-        others = [] if self.reply is None else [self.reply.window_bytes]
-        if self._opened and self._asks is None:
-            others.append(self.general.window_bytes)
-        return self.node.window_bytes + sum(others)
+        return self.node.window_bytes + sum(engine.window_bytes for engine in self._beside)
 
     @property
     def private_bytes(self) -> int:
@@ -303,10 +294,8 @@ class ExactEngine:
         if self.is_stuck and self.members.device.type == "cuda":
             outlast_process(self.node)
         self._watch.close()
-        if self.reply is not None:
-            self.reply.close()
-        if self._opened and self._asks is None:
-            self.general.close()
+        for engine in self._beside:
+            engine.close()
         del self.node, self._watch
 
     @contextmanager
@@ -343,11 +332,15 @@ class ExactEngine:
     @property
     def is_stuck(self) -> bool:
         """Whether work of this GPU may wait for a lost rank for ever."""
-        others = [] if self.reply is None else [self.reply.is_stuck]
-        if self._opened and self._asks is None:
-            others.append(self.general.is_stuck)
         is_lost = self.node.rails is not None and self._watch.loss is not None
-        return is_lost or any(others)
+        return is_lost or any(engine.is_stuck for engine in self._beside)
+
+    @property
+    def _beside(self) -> list[ExactEngine | ProcessEngine]:
+        """The reply's, and the general one where one was opened; a reply has that of what it
+        answers."""
+        found: list[ExactEngine | ProcessEngine] = [] if self.reply is None else [self.reply]
+        return [*found, self.general] if "general" in vars(self) and self._asks is None else found
 
     def _prepare(
         self, positional: Sequence[Tensor], named: Mapping[str, Any], earlier: ExactHandle | None
