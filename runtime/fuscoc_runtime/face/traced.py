@@ -53,7 +53,8 @@ class TracedHandle:
         keys, key_counts, key_offsets, row_index: as those of an ordinary handle.
         dims: the sizes that all fields share of what the way back returns.
         weights: what dispatch was given, or nothing.
-        sent: these as combine takes them, copies where that are those which dispatch has sent.
+        sent: what combine weighs by: these, or where it takes what dispatch has sent, copies as it
+            was then.
     """
 
     def __init__(
