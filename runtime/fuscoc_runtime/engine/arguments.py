@@ -40,7 +40,7 @@ ALIGNMENT = 16
 
 LOW_ADDRESS = 1 << 42
 """What lies below may be an offset in memory that was freed, of 4 TiB at the most; what systems map
-lies above, as a rule. To ask a tensor for its storage takes longer."""
+lies above, as a rule. To ask a tensor for its offset takes longer."""
 
 T = TypeVar("T")
 
@@ -448,7 +448,8 @@ def lacks_memory(tensor: Tensor) -> bool:
     if type(tensor) is FakeTensor:
         return True
     try:
-        if tensor.data_ptr() >= LOW_ADDRESS or tensor.untyped_storage().data_ptr():
+        address = tensor.data_ptr()  # of memory that was freed the offset in it
+        if address >= LOW_ADDRESS or address != tensor.storage_offset() * tensor.element_size():
             return False
     except RuntimeError:  # it has no storage at all
         pass
