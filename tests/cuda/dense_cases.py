@@ -273,6 +273,22 @@ PACKED_FIELDS = """shuffle packed_fields {
 """
 
 
+PACKED_TEXTS = """shuffle packed_texts {
+  const width = 1024, buckets = 8
+  index d : texts
+  index w : length(d)
+  index b : buckets
+  segment token { x : bf16[width] }
+  layout tokens[d, w]    of token
+  layout by_bucket[b, s] of token packed(s)
+  place b on rank by cyclic
+  route to(d) -> b = input bucket : int64
+  dispatch tokens[d, w] -> by_bucket[to(d), *]
+}
+"""
+"""Of a ragged source, rows that some lanes of a warp move."""
+
+
 @dataclass(frozen=True)
 class DenseCase:
     """A spec, as text or as the name of an example, with constants of its own. ``tokens`` is the
@@ -362,6 +378,7 @@ CASES = {
     "packed_casts": DenseCase(PACKED_CASTS, 40),
     "packed_computed": DenseCase(PACKED_COMPUTED, 40),
     "packed_fields": DenseCase(PACKED_FIELDS, 12),
+    "packed_texts": DenseCase(PACKED_TEXTS, 150),
     "spread": DenseCase(specs.SPREAD),
     "spread_rows": DenseCase(SPREAD_ROWS),
     "shifted": DenseCase(SHIFTED, 12),

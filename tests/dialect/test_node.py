@@ -382,6 +382,20 @@ def test_tiles(old: str, new: str, reason: str) -> None:
     assert reason in error_of(edited(module("choose-tiles"), (old, new)))
 
 
+@pytest.mark.parametrize(
+    ("lanes", "reason"),
+    [
+        (16, "must move a row by a warp, or by each of 32 or 8 lanes of it"),
+        (8, "must plan whole warps of rows"),
+    ],
+)
+def test_so_many_lanes_move_rows(lanes: int, reason: str) -> None:
+    """Those that also plan are whole warps."""
+    text = compile_to_ir(checked_example("hash_buckets"), after="choose-tiles").text
+    edit = "dispatch_rows = 32", f"dispatch_rows = {lanes}"
+    assert CUDA + reason in error_of(edited(text, edit))
+
+
 def test_sums_are_cut_only_where_there_are_some() -> None:
     text = module("choose-tiles")
     begin = text.index(", summed = [")

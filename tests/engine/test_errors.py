@@ -206,6 +206,42 @@ def test_sizes_beyond_all_integers(height: int, width: int) -> None:
     assert error.problem == f"is {height * width} at n = 0: more than kernels can count"
 
 
+@pytest.mark.parametrize(
+    ("indices", "at", "what", "value"),
+    [
+        ("index i : min(height(n), more(n))", "i", "height[n]", 2**61),
+        ("index i : max(more(n) - height(n), 0)", "i", "more[n] - height[n]", -(2**61)),
+        (
+            "index i : height(n)  index j : height(n)  index k : more(n)",
+            "i, j, k", "height[n] * height[n]", 2**80,
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_beyond_all_integers_but_no_size(
+    indices: str, at: str, what: str, value: int
+) -> None:
+    """Of what leads to a size that is small, that is named which kernels cannot count."""
+    text = f"""
+    shuffle sized {{
+      index n : images  {indices}  index s : length
+      segment item {{ x : i32 }}
+      layout rows[n, {at}] of item
+      layout slots[s] of item
+      route where(n) -> (rank, slot) = input places : int64[2]
+      dispatch rows[n, {at}] -> slots[where(n).slot + i] on where(n).rank
+    }}"""
+    height = 2**40 if value > 2**61 else abs(value)
+
+    def change(named: Named) -> None:
+        named |= {"images": 2, "height": torch.tensor([1, height]), "more": torch.tensor([1, 0])}
+        named["places"] = torch.zeros(2, 2).long()
+
+    error = failure(lockstep(text, "1x2"), change)
+    assert isinstance(error, InputError)
+    assert error.input == what
+    assert error.problem == f"is {value} at n = 1: more than kernels can count"
+
+
 def test_whatever_stops_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a code of its own it is raised on all ranks all the same."""
 

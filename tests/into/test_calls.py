@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ from torch import Tensor
 
 import fuscoc
 from fuscoc_runtime import Shuffle, fused_shuffle
+from fuscoc_runtime.engine import row_kernels
 from fuscoc_runtime.engine.node import into_repeats
 from fuscoc_runtime.engine.row_kernels import accumulate_rows
 from fuscoc_runtime.errors import InputError, PlaceOverlapError, PlaceRangeError
 from fuscoc_runtime.face import calls, into
+from fuscoc_runtime.kernels.launches import start
 from tests.engine.fixtures import noted_turns
 
 ROWS = """
@@ -238,6 +240,31 @@ def test_copies_that_repeat_earlier_ones(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(whole_calls) == 1
 
 
+@pytest.mark.parametrize("reduces", ["", " reduce sum"])
+def test_repeats_launch_what_the_first_call_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reduces: str
+) -> None:
+    """A graph that captures one could not load other kernels, or the same for other types."""
+    launched = set[tuple[Any, ...]]()
+
+    def noted(function: Any, arguments: Sequence[Any], *rest: int, **named: int) -> None:
+        kinds = [getattr(each, "dtype", each) for each in arguments]
+        launched.add((function, *kinds, *rest, *named.items()))
+        start(function, arguments, *rest, **named)
+
+    monkeypatch.setattr(row_kernels, "start", noted)
+    text = ROWS.replace("into entry[at(s)]", f"into entry[at(s)]{reduces}")
+    memory = torch.zeros(6, 2, 3)
+    with Shuffle(fuscoc.compile(text, tmp_path / "rows"), max_sources=2, capacity=3) as putting:
+        putting.dispatch(torch.rand(2, 2, 3), **tables(), memory=memory)
+        found, before = putting.stats(), launched.copy()
+        assert found is not None
+        assert found.into is not None
+        assert found.into.rows == 1
+        putting.dispatch(torch.rand(2, 2, 3), **tables(), memory=memory)
+    assert launched == before
+
+
 @pytest.mark.parametrize("sizes", [{}, {"max_sources": 2, "capacity": 3}])
 def test_rows_are_added_in_the_turn_of_a_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]
@@ -247,7 +274,8 @@ def test_rows_are_added_in_the_turn_of_a_call(
     turns, found = noted_turns(monkeypatch), list[bool]()
 
     def noted(rows: Tensor, index: Tensor, memory: Tensor) -> None:
-        found.append(len(turns) == 1)
+        if (index >= 0).any():
+            found.append(len(turns) == 1)
         accumulate_rows(rows, index, memory)
 
     for module in (into, into_repeats):

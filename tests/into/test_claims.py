@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from fuscoc_runtime.engine.into import NOWHERE, OUT_OF_RANGE, TAKEN
 from fuscoc_runtime.engine.row_kernels import claim_places
+from fuscoc_runtime.kernels.launches import start
+from fuscoc_runtime.kernels.loader import device_module
 
 PLACES = st.one_of(
     st.lists(st.integers(-2, 12), max_size=40),
@@ -35,3 +37,15 @@ def test_the_first_part_has_a_place(places: list[int], parts: int) -> None:
     assert found.tolist() == wanted
     outside, taken = (sum(fault in row for row in rows) for fault in (OUT_OF_RANGE, TAKEN))
     assert lost.tolist() == [10 + outside, 20 + taken]
+
+
+def test_more_parts_than_32_bits_count() -> None:
+    """The first program of many, whose parts have their places but for the last one of slot 1."""
+    num_slots, parts, homes = 2**30, 4, torch.arange(1024)
+    table = torch.stack([homes + 1, num_slots * parts - homes])
+    table[1, 7] += 1
+    places, lost = torch.arange(1024), torch.zeros(2, dtype=torch.int64)
+    sizes = num_slots, parts, len(homes), OUT_OF_RANGE, TAKEN, len(homes) // parts, parts
+    start(device_module("rows", interpreted=True).concede, (places, table, homes, lost, *sizes), 1)
+    assert places.tolist() == [TAKEN if place == 7 else place for place in range(1024)]
+    assert lost.tolist() == [0, 1]

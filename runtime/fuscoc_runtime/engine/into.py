@@ -175,15 +175,14 @@ class Into:
     def settle(
         self, places: Tensor, num_places: int, filling: tuple[Tensor, Tensor | None]
     ) -> Tensor:
-        """`latest` of a call with these ``places`` among so many; ``filling`` tells which slots
-        have a row. Rows without a place of their own are counted."""
+        """What `latest` is of a call with these ``places`` among so many; ``filling`` tells which
+        slots have a row. Rows without a place of their own are counted."""
         by_slot, lost = places.view(-1, self.parts_of_row), None
         if self.spec.kind == "copy":
             claim_places(places, self.parts_of_row, (OUT_OF_RANGE, TAKEN), self._lost)
         else:
             lost = self._lost
-        self.latest = settle_places(by_slot, *filling, lost, num_places, OUT_OF_RANGE)
-        return self.latest
+        return settle_places(by_slot, *filling, lost, num_places, OUT_OF_RANGE)
 
     def check(self) -> None:
         """Raise what was counted since the last time; waits for it."""

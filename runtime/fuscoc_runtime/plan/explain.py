@@ -103,9 +103,12 @@ def explain_extents(
         value = evaluate(size, scope)
         if value < 0:
             return InputError(render(size), rank, f"is {value} at {index} = {outer}: no size")
-    counts = [math.prod(evaluate(size, scope) for size in each) for each in products]
-    most = max(counts)
-    names = render_product(products[counts.index(most)])
+    # Kernels count whatever is on the way to a size, too, such as what `min` is taken of.
+    counted = [[part] for size in sizes for part in subexpressions(size)]
+    counted += [each[:end] for each in products for end in range(2, len(each) + 1)]
+    found = [math.prod(evaluate(factor, scope) for factor in each) for each in counted]
+    most = max(found, key=abs)
+    names = render_product(counted[found.index(most)])
     problem = f"is {most} at {index} = {outer}: more than kernels can count"
     return InputError(names, rank, problem)
 

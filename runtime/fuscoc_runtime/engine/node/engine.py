@@ -281,7 +281,7 @@ class NodeEngine:
         is interrupted: errors of this runtime alone are raised when the turn has been taken."""
         if isinstance(error, HopTimeoutError | NetworkError):
             self.lose(error)
-        elif not isinstance(error, FuscoRuntimeError) and not self._is_capturing:
+        elif not isinstance(error, FuscoRuntimeError) and not self.is_capturing:
             self._watch.leave(error)
 
     def lose(self, error: HopTimeoutError | NetworkError) -> None:
@@ -415,7 +415,7 @@ class NodeEngine:
         nobody makes any. Without one the peers find out at this rank's next dispatch, and combines
         with older handles, which the ranks have counted differently, cannot be matched.
         """
-        if self.shuffle.program.combine is None or self._is_capturing:
+        if self.shuffle.program.combine is None or self.is_capturing:
             return
         if not isinstance(handle, NodeHandle) or handle.engine is not self:
             self.out_of_step = self._newest
@@ -471,7 +471,7 @@ class NodeEngine:
         del self.node, self.rows, self._watch
 
     @property
-    def _is_capturing(self) -> bool:
+    def is_capturing(self) -> bool:
         """Whether a graph takes what is enqueued, so that nothing is launched."""
         on_gpu = self.members.device.type == "cuda"
         return on_gpu and torch.cuda.is_current_stream_capturing()

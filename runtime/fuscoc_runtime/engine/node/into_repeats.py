@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.engine.into import Given, Into
-from fuscoc_runtime.engine.node.engine import NodeEngine
+from fuscoc_runtime.engine.into import NOWHERE, Given, Into
+from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
 from fuscoc_runtime.engine.node.forms import Form, Known, addresses, are_plain
 from fuscoc_runtime.engine.node.handle import NodeHandle
+from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.row_kernels import accumulate_rows, put_rows
 
 
@@ -89,9 +90,7 @@ class IntoRepeats:
             places = torch.empty(len(known.rows), dtype=torch.int64, device=memory.device)
             tables = {name: at[position] for name, position in known.tables}
             into.look_up(known.numbers, tables, places)
-            targets = into.settle(places, known.numbers["num_places"], launched.filling)
-            bring = put_rows if into.spec.kind == "copy" else accumulate_rows
-            bring(known.rows, targets, memory.view(-1, known.rows.shape[1]))
+            into.latest = self._bring(known, launched, places, memory)
         if not memory.is_inference():
             torch.autograd.graph.increment_version(memory)
         return memory, NodeHandle(engine, launched, inputs, known.extents, known.shapes)
@@ -125,6 +124,20 @@ class IntoRepeats:
             rows,
         )
         self._known.remember(known)
+        if not self._engine.is_capturing:  # load what a graph that captures the next call could not
+            with current_device(given.places.device):
+                nowhere = torch.full_like(given.places, NOWHERE)
+                self._bring(known, handle.launched, nowhere, tensors[known.memory])
+
+    def _bring(
+        self, known: _Dispatch, launched: Launched, places: Tensor, memory: Tensor
+    ) -> Tensor:
+        """Put rows at these places, or add them to what is there; where they have gone."""
+        into, num_places = self._into, known.numbers["num_places"]
+        targets = into.settle(places, num_places, launched.filling)
+        bring = put_rows if into.spec.kind == "copy" else accumulate_rows
+        bring(known.rows, targets, memory.view(-1, known.rows.shape[1]))
+        return targets
 
 
 def _share(addresses: Sequence[int], sizes: Sequence[int], memory: int) -> bool:

@@ -94,7 +94,7 @@ class StaticEngine(NodeEngine):
             self._general.close()
 
     def _ready(self, prepare: Callable[[], Ready]) -> Ready:
-        if self._is_capturing:
+        if self.is_capturing:
             return super()._ready(prepare)
         ready = attempt(self.members.rank, prepare)
         self._agreement.meet(ready if isinstance(ready, FuscoRuntimeError) else None)

@@ -110,7 +110,8 @@ def concede(
         place = tl.load(places + at, mask=here, other=-1)
         claims = here & (place >= 0)
         owner = table + num_homes + tl.load(homes + at, mask=claims, other=0)
-        late = claims & (tl.load(owner, mask=claims, other=0) != num_slots * parts - at)
+        own = (num_slots - slot)[:, None] * parts - part[None, :]
+        late = claims & (tl.load(owner, mask=claims, other=0) != own)
         tl.store(places + at, tl.full((tile_slots, tile_parts), taken, tl.int64), mask=late)
         is_outside |= vectors.total((place == out_of_range).to(tl.int64), 1) != 0
         is_late |= vectors.total(late.to(tl.int64), 1) != 0
