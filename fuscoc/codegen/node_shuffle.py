@@ -9,13 +9,7 @@ from fuscoc.codegen.cuda_types import CudaCast, CudaField, CudaInput, CudaLoop, 
 from fuscoc.dialect.affine import NotAffine, Relation, Split
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.expressions import expression
-from fuscoc.dialect.fused import (
-    NodeAssign,
-    NodeCopy,
-    NodeCount,
-    NodePoints,
-    NodeReduce,
-)
+from fuscoc.dialect.fused import NodeAssign, NodeCopy, NodeCount, NodePoints, NodeReduce
 from fuscoc.dialect.l0 import Shuffle, relation_extents, relation_inputs
 from fuscoc.dialect.l3_values import vector_of
 from fuscoc.dialect.mlir import ir

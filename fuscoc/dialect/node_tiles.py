@@ -28,13 +28,7 @@ from fuscoc.codegen.triton_tiles import WORDS
 from fuscoc.dialect.attrs import Array, Integer, Record, Text, VerifyError, attributes
 from fuscoc.dialect.base import Op, ops_of
 from fuscoc.dialect.dtypes import num_bytes
-from fuscoc.dialect.fused import (
-    NodeAssign,
-    NodeCopy,
-    NodeCount,
-    NodePoints,
-    NodeReduce,
-)
+from fuscoc.dialect.fused import NodeAssign, NodeCopy, NodeCount, NodePoints, NodeReduce
 from fuscoc.dialect.l3_values import Cast, Normalise, vector_of
 from fuscoc.dialect.row_fields import Dequantise, LoadField, Quantise, StoreField
 from fuscoc.dialect.runs import Unit

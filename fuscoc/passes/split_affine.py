@@ -15,13 +15,7 @@ from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.dtypes import num_bytes
 from fuscoc.dialect.expressions import Expression, arguments, expression, looks_up, nodes
 from fuscoc.dialect.expressions import Node as Tree
-from fuscoc.dialect.fused import (
-    NodeCopy,
-    NodeGiven,
-    NodePieces,
-    NodePoints,
-    NodeReduce,
-)
+from fuscoc.dialect.fused import NodeCopy, NodeGiven, NodePieces, NodePoints, NodeReduce
 from fuscoc.dialect.mlir import arith, ir
 from fuscoc.dialect.node import Node
 from fuscoc.dialect.pieces import Piece

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuscoc_runtime.engine.node.ragged import ADDED_UP, POINTS_AT_ONCE, SPREAD
+from fuscoc_runtime.engine.node.ragged import ADDED_UP, LEFT_OUT, POINTS_AT_ONCE, SPREAD
 from fuscoc_runtime.engine.node.rings import DROPPED, USES
 from fuscoc_runtime.engine.node.state import BAD_SIZES, EXCESS, STATE_WORDS, TROUBLES
 from fuscoc_runtime.kernels.loader import load_device_kernel
 from tests.codegen.memory import filled, int64s, zeros
 
 UNTOUCHED = -99
-LEFT_OUT = "num_points", "totals", "first", "second"
 
 
 def launch(name: str, arguments: tuple[str, ...], num_programs: int = 1, **given: Any) -> None:

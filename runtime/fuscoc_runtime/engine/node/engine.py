@@ -34,10 +34,10 @@ from fuscoc_runtime.errors import (
     HopTimeoutError,
     InputError,
     NetworkError,
-    PreparationError,
 )
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import keys_of_rank
+from fuscoc_runtime.plan.agree import attempt
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,14 +180,11 @@ class NodeEngine:
 
     def _ready(self, prepare: Callable[[], Ready]) -> Ready:
         """What that returns; a dispatch for which it raises an error takes its turn as well."""
-        try:
-            return prepare()
-        except FuscoRuntimeError:
+        ready = attempt(self.members.rank, prepare)
+        if isinstance(ready, FuscoRuntimeError):
             self.entered(self.node.refuse_dispatch())
-            raise
-        except Exception as error:
-            self.entered(self.node.refuse_dispatch())
-            raise PreparationError.of(self.members.rank, error) from error
+            raise ready
+        return ready
 
     def _prepare(
         self,
@@ -239,24 +236,26 @@ class NodeEngine:
         """
         handle = self._own(handle)
         with self.in_turn():
-            try:
-                given, rows_ticket = self._combine_rows(rows, handle, named, num_rows)
-                make: Callable[..., Tensor]
-                make = torch.zeros if self.node.zeroes_results else torch.empty
-                if self.results is not None:
-                    make = self.results.empty
-                results = like_the_source(
-                    self.shuffle.program, handle.source_shapes, self.members.device, make
-                )
-            except FuscoRuntimeError:
+            prepared = attempt(
+                self.members.rank,
+                lambda: (self._combine_rows(rows, handle, named, num_rows), self._results(handle)),
+            )
+            if isinstance(prepared, FuscoRuntimeError):
                 self.refuse_combine(handle)
-                raise
-            except Exception as error:
-                self.refuse_combine(handle)
-                raise PreparationError.of(self.members.rank, error) from error
+                raise prepared
+            (given, rows_ticket), results = prepared
             launched = self.current(handle.launched)
             self.node.combine(given, launched, list(results.values()), rows_ticket)
         return results
+
+    def _results(self, handle: NodeHandle) -> dict[str, Tensor]:
+        """Memory of what a combine returns."""
+        make: Callable[..., Tensor]
+        make = torch.zeros if self.node.zeroes_results else torch.empty
+        if self.results is not None:
+            make = self.results.empty
+        shapes = handle.source_shapes
+        return like_the_source(self.shuffle.program, shapes, self.members.device, make)
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:

@@ -314,14 +314,12 @@ class ExactEngine:
                 self._find()
                 try:
                     yield
-                except (HopTimeoutError, NetworkError) as error:
-                    if self.node.rails is not None:  # what of the call is under way stays so
-                        self._watch.lose(error)
-                    raise
-                except Exception:
-                    raise
-                except BaseException as error:  # an interrupt, wherever in the call
-                    self._watch.leave(error)
+                except BaseException as error:
+                    if isinstance(error, HopTimeoutError | NetworkError):
+                        if self.node.rails is not None:  # what of the call is under way stays so
+                            self._watch.lose(error)
+                    elif not isinstance(error, Exception):  # an interrupt, wherever in the call
+                        self._watch.leave(error)
                     raise
 
     def _check_step(self) -> None:

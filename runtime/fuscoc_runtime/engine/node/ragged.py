@@ -30,6 +30,7 @@ ADDED_UP = (
     "table", "offsets", "totals", "state",
 )  # fmt: skip
 SPREAD = "num_points", "num_outer", "steps", "offsets", "outer"
+LEFT_OUT = "num_points", "totals", "first", "second"
 
 
 @dataclass(frozen=True, eq=False)
