@@ -25,6 +25,7 @@ from fuscoc.manifest import (
 from fuscoc.source import SourceFile
 
 MANIFEST = "manifest.json"
+SUMS = "SHA256SUMS"
 
 Bake = Callable[[dict[str, Any]], Mapping[str, bytes]]
 """Adds files to an artifact, given its manifest."""
@@ -53,12 +54,17 @@ def artifact_files(
             files |= {each.file: each.text for each in item.node.all}
         if assembler is not None:
             binaries |= _cubins(item, assembler)
-    manifest = build_manifest(spec, shuffles, files, assembler)
+    manifest = build_manifest(spec, shuffles, assembler)
     if bake is not None:
         binaries |= bake(manifest)
-    manifest["files"] |= {path: sha256(content) for path, content in binaries.items()}
     files[MANIFEST] = json.dumps(manifest, indent=2, sort_keys=True) + "\n"
-    return {**{path: text.encode() for path, text in files.items()}, **binaries}
+    return with_sums({path: text.encode() for path, text in files.items()} | binaries)
+
+
+def with_sums(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files and ``SHA256SUMS``, the digest of each as ``sha256sum`` writes it."""
+    lines = [f"{sha256(content)}  {path}\n" for path, content in sorted(files.items())]
+    return {**files, SUMS: "".join(lines).encode()}
 
 
 def _cubins(item: CompiledShuffle, assembler: Assembler) -> dict[str, bytes]:

@@ -106,7 +106,7 @@ def check_plans(shuffles: Sequence[CheckedShuffle], topologies: Sequence[Topolog
     sink = DiagnosticSink(source)
     for checked in (each for each in shuffles if each.is_static):
         item = compile_shuffle(checked)
-        (entry,) = build_manifest(source, [item], {})["shuffles"]
+        (entry,) = build_manifest(source, [item])["shuffles"]
         _plans(item, decode(ShuffleSpec, entry), topologies, sink)
     sink.raise_errors()
 

@@ -29,7 +29,7 @@ from fuscoc.pipeline import compile_to_ir
 from fuscoc.program import into_json, program_json
 from fuscoc.source import SourceFile
 
-SCHEMA = 14
+SCHEMA = 15
 NOT_LOWERED = "it was lowered without them"
 
 
@@ -104,10 +104,9 @@ def cubin_file(item: CompiledShuffle, arch: str) -> str:
 def build_manifest(
     spec: SourceFile,
     shuffles: Sequence[CompiledShuffle],
-    files: Mapping[str, str],
     assembler: Assembler | None = None,
 ) -> dict[str, Any]:
-    """The manifest of a spec's shuffles, as JSON values; ``files`` maps paths to their text."""
+    """The manifest of a spec's shuffles, as JSON values."""
     parts = with_replies(shuffles)
     functions = [(item, name) for item in parts for name in _kernel_names(item)]
     uses = Counter(name for _, name in functions)
@@ -133,7 +132,6 @@ def build_manifest(
         "schema": SCHEMA,
         "compiler": fuscoc.__version__,
         "spec": {"file": PurePath(spec.path).name, "sha256": sha256(spec.text.encode())},
-        "files": {path: sha256(text.encode()) for path, text in files.items()},
         "shuffles": [entry(item) for item in shuffles],
         "kernels": [kernel for item in parts for kernel in _kernels(item, unique(item))],
     }

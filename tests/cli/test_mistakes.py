@@ -13,6 +13,7 @@ import pytest
 import fuscoc
 from fuscoc.planning import command
 from fuscoc_runtime.topology import MAX_RANKS
+from tests.altered import digest_anew
 
 MOE = Path("examples/moe.fsc").resolve()
 TWO = MOE.read_text() + MOE.read_text().replace("shuffle moe", "shuffle other")
@@ -89,9 +90,10 @@ def test_a_mistake_is_named(fuscoc, here: Path, line: str, code: int, said: str)
         lambda art: (art / "manifest.json").unlink(),
         lambda art: (art / "kernels" / "moe.py").write_text("import os"),
         lambda art: (art / "kernels" / "moe.cu").unlink(),
+        lambda art: (art / "SHA256SUMS").unlink(),
         lambda art: with_schema(art, 99),
     ],
-    ids=["cut off", "bytes", "a list", "none", "altered", "a file missing", "newer"],
+    ids=["cut off", "bytes", "a list", "none", "altered", "a file missing", "no digests", "newer"],
 )
 def test_a_broken_artifact_is_named(fuscoc, here: Path, break_it: Callable[[Path], None]) -> None:
     break_it(here / "art")
@@ -104,6 +106,7 @@ def test_a_broken_artifact_is_named(fuscoc, here: Path, break_it: Callable[[Path
 def with_schema(art: Path, number: int) -> None:
     manifest = json.loads((art / "manifest.json").read_text())
     (art / "manifest.json").write_text(json.dumps({**manifest, "schema": number}))
+    digest_anew(art)
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("x: can't allocate memory: 9 PB")])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import signal
@@ -23,6 +21,7 @@ from fuscoc_runtime.demo.rank import PHASES
 from fuscoc_runtime.errors import ArtifactError, OptionError, TopologyError
 from fuscoc_runtime.run import RankDiedError, run
 from fuscoc_runtime.topology import Topology
+from tests.altered import digest_anew
 from tests.engine import specs
 
 PATIENCE_SECONDS = 120
@@ -151,10 +150,7 @@ def with_kernel_line(tmp_path: Path, line: str) -> Path:
     copy = shutil.copytree(specs.artifact(specs.routed("f32")).path, tmp_path / "copy")
     [kernels] = (each for each in (copy / "kernels").glob("*.py") if ".node" not in each.name)
     kernels.write_text(kernels.read_text() + f"\n{line}\n")
-    manifest = json.loads((copy / "manifest.json").read_text())
-    name = kernels.relative_to(copy).as_posix()
-    manifest["files"][name] = hashlib.sha256(kernels.read_bytes()).hexdigest()
-    (copy / "manifest.json").write_text(json.dumps(manifest))
+    digest_anew(copy)
     return copy
 
 

@@ -22,8 +22,7 @@ from unittest.mock import patch
 
 import torch
 
-from fuscoc.artifact import MANIFEST, artifact_files, write_artifact
-from fuscoc.manifest import sha256
+from fuscoc.artifact import MANIFEST, SUMS, artifact_files, with_sums, write_artifact
 from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.machine import Machine
@@ -65,8 +64,8 @@ def program(example: Example, module: Any, interned: dict[str, str]) -> Program:
         for name, content in artifact_files(item.checked.source_file, [item]).items()
         if (text := content.decode())
     }
+    del files[SUMS]
     manifest = json.loads(files.pop(MANIFEST))
-    manifest["files"] = {}
     nodes = [each["node"]["kernels"] for each in manifest["shuffles"] if each["node"]]
     fused = {name for kernels in nodes for name in kernels.values()}
     warps = {each["name"]: each["num_warps"] for each in manifest["kernels"]}
@@ -153,11 +152,9 @@ class Logs:
         return log
 
     def _open(self, program: Program, topology: str) -> LockstepShuffle:
-        manifest = json.loads(program.manifest)
-        files = {name: text.encode() for name, text in program.kernels.items()}
-        manifest["files"] = {name: sha256(content) for name, content in files.items()}
-        files[MANIFEST] = json.dumps(manifest).encode()
-        folder = write_artifact(Path(self._folder.name) / "artifact", files)
+        files = program.kernels | {MANIFEST: program.manifest}
+        encoded = {name: text.encode() for name, text in files.items()}
+        folder = write_artifact(Path(self._folder.name) / "artifact", with_sums(encoded))
         return LockstepShuffle(load_artifact(folder), topology=Topology.parse(topology))
 
 

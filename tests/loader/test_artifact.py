@@ -10,22 +10,27 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fuscoc_runtime import load_artifact
 from fuscoc_runtime.errors import ArtifactError
+from fuscoc_runtime.manifest.artifact import SUMS
 from fuscoc_runtime.manifest.declared import PackedTarget
 from fuscoc_runtime.manifest.program import ExchangeStep, LaunchStep
 from fuscoc_runtime.scalar import Extent, Index, Load
+from tests.altered import digest_anew
 
 ROOT = Path(__file__).parents[2]
 KERNELS = "kernels/rows.py"
 FIELD = {"name": "x", "dtype": "bf16", "shape": [16]}
 
 MANIFEST: dict[str, Any] = {
-    "schema": 14,
+    "schema": 15,
     "compiler": "0.1.0",
     "spec": {"file": "rows.fsc", "sha256": "00"},
     "shuffles": [
@@ -161,11 +166,10 @@ MANIFEST: dict[str, Any] = {
 
 
 def write_artifact(root: Path, manifest: dict[str, Any]) -> Path:
-    text = "# kernels\n"
     (root / "kernels").mkdir(parents=True)
-    (root / KERNELS).write_text(text)
-    files = {KERNELS: hashlib.sha256(text.encode()).hexdigest()}
-    (root / "manifest.json").write_text(json.dumps({"files": files, **manifest}))
+    (root / KERNELS).write_text("# kernels\n")
+    (root / "manifest.json").write_text(json.dumps(manifest))
+    digest_anew(root)
     return root
 
 
@@ -229,15 +233,34 @@ def test_missing_file(artifact: Path) -> None:
         load_artifact(artifact)
 
 
-def test_altered_file(artifact: Path) -> None:
-    (artifact / KERNELS).write_text("# kernels \n")
-    with pytest.raises(ArtifactError, match=r"kernels/rows\.py: was altered"):
+def test_no_digests(artifact: Path) -> None:
+    (artifact / SUMS).unlink()
+    with pytest.raises(ArtifactError, match="SHA256SUMS: is missing"):
         load_artifact(artifact)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"schema": 14', "[" * 100_000])
-def test_manifest_cut_short(artifact: Path, text: str) -> None:
+@pytest.mark.parametrize("name", ["manifest.json", SUMS, KERNELS])
+@given(st.data())
+def test_any_other_byte(name: str, data: st.DataObject) -> None:
+    """Also where the manifest still follows the schema, or says the same in another way."""
+    with TemporaryDirectory() as folder:
+        root = write_artifact(Path(folder) / "rows", MANIFEST)
+        content = bytearray((root / name).read_bytes())
+        at = data.draw(st.integers(0, len(content) - 1))
+        content[at] ^= data.draw(st.integers(1, 255))
+        (root / name).write_bytes(content)
+        with pytest.raises(ArtifactError, match=r"was altered|is missing|outside the artifact"):
+            load_artifact(root)
+
+
+def test_digests_are_those_of_sha256sum(artifact: Path) -> None:
+    subprocess.run(["sha256sum", "--check", "--strict", SUMS], cwd=artifact, check=True)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"schema": 15', "[" * 100_000])
+def test_a_manifest_that_is_none(artifact: Path, text: str) -> None:
     (artifact / "manifest.json").write_text(text)
+    digest_anew(artifact)
     with pytest.raises(ArtifactError, match=r"manifest\.json: is not JSON"):
         load_artifact(artifact)
 
@@ -245,15 +268,16 @@ def test_manifest_cut_short(artifact: Path, text: str) -> None:
 @pytest.mark.parametrize("schema", [0, 1, 2, 3, "1", None])
 def test_other_schema(tmp_path: Path, schema: Any) -> None:
     root = write_artifact(tmp_path / "other", {**MANIFEST, "schema": schema})
-    with pytest.raises(ArtifactError, match=rf"has schema {schema}; this runtime reads schema 14"):
+    with pytest.raises(ArtifactError, match=rf"has schema {schema}; this runtime reads schema 15"):
         load_artifact(root)
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/hosts"])
-def test_files_outside_the_artifact(tmp_path: Path, name: str) -> None:
-    root = write_artifact(tmp_path / "outside", {**MANIFEST, "files": {name: "00"}})
-    with pytest.raises(ArtifactError, match="outside the artifact"):
-        load_artifact(root)
+def test_files_outside_the_artifact(artifact: Path, name: str) -> None:
+    with (artifact / SUMS).open("a") as file:
+        file.write(f"{64 * '0'}  {name}\n")
+    with pytest.raises(ArtifactError, match=f"lists `{name}`, which is outside the artifact"):
+        load_artifact(artifact)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "kernels", KERNELS])
@@ -273,12 +297,12 @@ def test_a_link_to_the_artifact(artifact: Path, tmp_path: Path) -> None:
 
 def test_what_was_checked_is_kept(artifact: Path) -> None:
     """Its files are not read again: whoever changes them now comes too late."""
-    manifest = (artifact / "manifest.json").read_bytes()
+    sums = (artifact / SUMS).read_bytes()
     loaded = load_artifact(artifact)
     (artifact / KERNELS).write_text("# others\n")
     (artifact / "manifest.json").write_text("{}")
     assert loaded.code == {KERNELS: b"# kernels\n"}
-    assert loaded.digest == hashlib.sha256(manifest).hexdigest()
+    assert loaded.digest == hashlib.sha256(sums).hexdigest()
 
 
 def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
@@ -332,7 +356,11 @@ NODE = {
         ("shuffles.0.program.dispatch.steps.0.kernel", "gone", r"has no kernel `gone`"),
         ("shuffles.0.program.relation.kernel", "gone", r"has no kernel `gone`"),
         ("shuffles.0.program.relation.extents_kernel", "gone", r"has no kernel `gone`"),
-        ("kernels.0.file", "kernels/other.py", r"does not list `kernels/other\.py`"),
+        (
+            "kernels.0.file",
+            "kernels/other.py",
+            r"names `kernels/other\.py`, which SHA256SUMS",
+        ),
         ("kernels", [], r"has no kernel `rows_send`"),
         ("shuffles.0.node", NODE, r"has no kernel `rows_node_count`"),
     ],

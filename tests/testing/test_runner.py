@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from dataclasses import replace
@@ -34,6 +33,7 @@ from fuscoc.testing.routes import NoRoutingError
 from fuscoc_runtime.errors import ArtifactError, OptionError, TopologyError
 from fuscoc_runtime.plan import Plan, plan_all
 from fuscoc_runtime.topology import Topology
+from tests.altered import digest_anew
 from tests.testing import broken
 
 VIT = Path(__file__).parents[2] / "examples" / "vit_patches.fsc"
@@ -87,6 +87,7 @@ def test_a_planted_placement_bug_is_found_and_shrunk(
     manifest = json.loads((planted / "manifest.json").read_text())
     manifest["shuffles"][0]["program"]["target"]["placement"]["kind"] = "cyclic"
     (planted / "manifest.json").write_text(json.dumps(manifest))
+    digest_anew(planted)
 
     report, printed = outcome(spec_file, artifact=planted, examples=100)
     plan, execution = report.properties
@@ -114,9 +115,7 @@ def test_a_planted_kernel_bug_is_found_and_shrunk(spec_file: Path, tmp_path: Pat
     wrong = text.replace("tl.where(is_key, keys_of_value, 0)", "(keys_of_value + 1) % 2")
     assert wrong != text
     kernels.write_text(wrong)
-    manifest = json.loads((planted / "manifest.json").read_text())
-    manifest["files"]["kernels/rows.py"] = hashlib.sha256(wrong.encode()).hexdigest()
-    (planted / "manifest.json").write_text(json.dumps(manifest))
+    digest_anew(planted)
 
     report, printed = outcome(spec_file, artifact=planted, examples=100, properties=["execution"])
     failure = report.properties[0].failure

@@ -1,7 +1,7 @@
 """Opening an artifact: the directory that the compiler wrote, checked before it is trusted.
 
-``manifest.json`` lists every other file with its sha256, so an artifact that was edited, cut short
-or written by another schema is refused, never run. What is executed are the very bytes that were
+``SHA256SUMS`` lists every other file with its digest, so an artifact that was edited, cut short or
+written by another schema is refused, never run. What is executed are the very bytes that were
 checked: files are read once.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,8 +20,11 @@ from fuscoc_runtime.manifest.decode import DecodeError, decode
 from fuscoc_runtime.manifest.program import PathSpec
 from fuscoc_runtime.manifest.schema import KernelSpec, Manifest, ShuffleSpec
 
-SCHEMA = 14
+SCHEMA = 15
 MANIFEST = "manifest.json"
+SUMS = "SHA256SUMS"
+MISSING = "is missing: compile it again"
+ALTERED = "was altered after it was compiled: compile it again"
 NO_ARTIFACT = f"not an artifact: it has no {MANIFEST} (write one with `fuscoc compile`)"
 
 
@@ -29,7 +33,7 @@ class Artifact:
     """A checked artifact directory.
 
     Attributes:
-        digest: of the manifest, and so of everything.
+        digest: of the list of digests, and so of everything.
         code: the content of every file that holds kernels, by its name in the manifest.
     """
 
@@ -67,20 +71,22 @@ def load_artifact(path: str | Path) -> Artifact:
     """
     root = Path(path)
     try:
-        content = _read(root, MANIFEST)
-        if content is None:
+        if _read(root, MANIFEST) is None:
             raise ArtifactError(str(root), NO_ARTIFACT)
-        manifest = _decode_manifest(root / MANIFEST, content)
+        sums = _read(root, SUMS)
+        if sums is None:
+            raise ArtifactError(str(root / SUMS), MISSING)
         files = {
             name: _read_checked(root, name, digest)
-            for name, digest in sorted(manifest.files.items())
+            for name, digest in _digests(root / SUMS, sums).items()
         }
     except OSError as error:
         raise ArtifactError(str(error.filename), f"cannot be read: {error.strerror}") from error
+    manifest = _decode_manifest(root / MANIFEST, files[MANIFEST])
     kernels = {kernel.name: kernel for kernel in manifest.kernels}
-    _check_references(root, manifest, kernels)
+    _check_references(root, manifest, kernels, files)
     code = {name: files[name] for name in _files_of_kernels(manifest)}
-    return Artifact(root, manifest, hashlib.sha256(content).hexdigest(), kernels, code)
+    return Artifact(root, manifest, hashlib.sha256(sums).hexdigest(), kernels, code)
 
 
 def _decode_manifest(file: Path, content: bytes) -> Manifest:
@@ -99,14 +105,24 @@ def _decode_manifest(file: Path, content: bytes) -> Manifest:
         raise ArtifactError(str(file), f"does not follow schema {SCHEMA}: {error}") from error
 
 
+def _digests(file: Path, content: bytes) -> dict[str, str]:
+    """The digests of files by their names, from what ``sha256sum`` writes."""
+    lines = content.decode(errors="replace").removesuffix("\n").split("\n")
+    found = [re.fullmatch(r"([0-9a-f]{64})  (.+)", line) for line in lines]
+    digests = {each[2]: each[1] for each in found if each}
+    if None in found or MANIFEST not in digests:
+        raise ArtifactError(str(file), ALTERED)
+    return digests
+
+
 def _read_checked(root: Path, name: str, digest: str) -> bytes:
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-        raise ArtifactError(str(root / MANIFEST), f"lists `{name}`, which is outside the artifact")
+        raise ArtifactError(str(root / SUMS), f"lists `{name}`, which is outside the artifact")
     content = _read(root, name)
     if content is None:
-        raise ArtifactError(str(root / name), "is missing: compile it again")
+        raise ArtifactError(str(root / name), MISSING)
     if hashlib.sha256(content).hexdigest() != digest:
-        raise ArtifactError(str(root / name), "was altered after it was compiled: compile it again")
+        raise ArtifactError(str(root / name), ALTERED)
     return content
 
 
@@ -130,17 +146,19 @@ def _files_of_kernels(manifest: Manifest) -> set[str]:
     return names
 
 
-def _check_references(root: Path, manifest: Manifest, kernels: Mapping[str, KernelSpec]) -> None:
+def _check_references(
+    root: Path, manifest: Manifest, kernels: Mapping[str, KernelSpec], files: Collection[str]
+) -> None:
     """Every kernel that a shuffle names exists; every file that is named has a known sha256."""
     for kernel in manifest.kernels:
-        if kernel.file not in manifest.files:
-            raise ArtifactError(str(root / MANIFEST), f"does not list `{kernel.file}`")
+        if kernel.file not in files:
+            raise ArtifactError(str(root / MANIFEST), _undigested(kernel.file))
     for shuffle in manifest.parts:
         variants = shuffle.cuda.variants if shuffle.cuda is not None else ()
         cubins = (cubin.file for variant in variants for cubin in variant.cubins)
         for file in (*shuffle.baked.values(), *(v.file for v in variants), *cubins):
-            if file not in manifest.files:
-                raise ArtifactError(str(root / MANIFEST), f"does not list `{file}`")
+            if file not in files:
+                raise ArtifactError(str(root / MANIFEST), _undigested(file))
         launched = [step.kernel for step in shuffle.program.launches]
         extents = shuffle.program.relation.extents_kernel
         optional = [] if extents is None else [extents]
@@ -152,6 +170,10 @@ def _check_references(root: Path, manifest: Manifest, kernels: Mapping[str, Kern
         for path in (shuffle.program.dispatch, shuffle.program.combine):
             if path is not None and (problem := _problem_of_path(path, kernels)):
                 raise ArtifactError(str(root / MANIFEST), f"has in `{shuffle.name}` {problem}")
+
+
+def _undigested(file: str) -> str:
+    return f"names `{file}`, which {SUMS} does not list"
 
 
 def _problem_of_path(path: PathSpec, kernels: Mapping[str, KernelSpec]) -> str | None:

@@ -259,7 +259,6 @@ class Manifest:
     schema: int
     compiler: str
     spec: SpecSource
-    files: Mapping[str, str]
     shuffles: tuple[ShuffleSpec, ...]
     kernels: tuple[KernelSpec, ...]
 
