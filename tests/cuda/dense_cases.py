@@ -344,6 +344,9 @@ CASES = {
     "vit_patches": DenseCase("vit_patches", 9, {"p": 4}),
     "vit_odd_patches": DenseCase("vit_patches", 7, {"p": 3, "c": 1}),
     "vit_strips": DenseCase("vit_patches", 24, {"p": 14}),
+    # A thread turns two runs of whole words and half a one: of one word, or of many.
+    "vit_strips_of_short_runs": DenseCase("vit_patches", 40, {"p": 6, "c": 1}),
+    "vit_strips_of_long_runs": DenseCase("vit_patches", 12, {"p": 18}),
     "vit_patches_nchw": DenseCase("vit_patches_nchw", 9, {"p": 4}),
     "vit_nchw_strips": DenseCase("vit_patches_nchw", 5, {"p": 14}),
     "vit_patches_normalised": DenseCase(NORMALISED, 9, {"p": 4}),

@@ -235,13 +235,22 @@ def test_parts_of_strips(constants: dict[str, int], dense: Compiled) -> None:
         assert world.run(calls) == []
 
 
-def test_strips_of_several_widths(dense: Compiled) -> None:
-    """Tiles of a strip each: where results are lent, a thread knows what it has of those of one
-    width, and that others are of another."""
-    folder = dense("vit_strips")
+@pytest.mark.parametrize(
+    ("case", "lends"),
+    [
+        pytest.param(case, lends, marks=marks)
+        for case in ("vit_strips", "vit_strips_of_long_runs", "vit_strips_of_short_runs")
+        for lends in (True, False)
+        for marks in [[] if lends == (case == "vit_strips") else [pytest.mark.nightly]]
+    ],
+)
+def test_strips_of_several_widths(case: str, lends: bool, dense: Compiled) -> None:
+    """Tiles of a strip each: a dispatch, and where results are lent, knows what a thread has of
+    those of one width, and that others are of another."""
+    folder = dense(case)
 
     def calls() -> list[str]:
-        run = dense_run.Run(folder, "vit_strips", HOST, range(2), lends=True)
+        run = dense_run.Run(folder, case, HOST, range(2), lends=lends)
         return all_calls(run)
 
     with emulated_ranks(2, kPartsOfTile=16, kFewItemLines=16) as world:

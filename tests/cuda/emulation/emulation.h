@@ -220,6 +220,12 @@ inline int __clz(int value) { return value ? __builtin_clz(unsigned(value)) : 32
 inline int __ffs(unsigned value) { return __builtin_ffs(value); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned((1ull * a * b) >> 32); }
 inline float __fdividef(float a, float b) { return a / b; }
+inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) {
+  return unsigned(((unsigned long long)(high) << 32 | low) << by % 32 >> 32);
+}
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
+  return unsigned(((unsigned long long)(high) << 32 | low) >> by % 32);
+}
 inline float __uint_as_float(unsigned word) { return emulation::value_of<float>(word); }
 inline unsigned __float_as_uint(float value) { return unsigned(emulation::word_of(value)); }
 inline float __fmul_rn(float a, float b) { return a * b; }

@@ -13,13 +13,14 @@ struct Turn {
   using Word = typename UnitOf<kUnit == kLine || kUnit == 8 ? 8 : 4>::type;
   static constexpr u32 kWord = sizeof(Word);
   static constexpr int kUnits = int(sizeof(Word) / sizeof(Unit)), kRows = 4;  // rows under way
+  static constexpr bool kPairs = kUnits == 2 && kRun % kWord != 0 && kRun >= kWord && kRun <= 64;
   const Box<kSteps>& box;
   const Tile& tile;
   const Split& split;
   const u32 staged, turned;  // bytes from the beginning of the CTA's memory
 
   __device__ __forceinline__ void run(u32 thread, u32 num_threads, u64 key, Share& share) const {
-    if (!key || split.num > Share::kTurns * num_threads) return run(thread, num_threads);
+    if (kPairs || !key || split.num > Share::kTurns * num_threads) return run(thread, num_threads);
     if (key != share.key) look(thread, num_threads, share), share.key = key;
     const u32 at = staged + (split.from & split.line), to = turned + split.low;
 #pragma unroll
@@ -52,6 +53,11 @@ struct Turn {
   }
   __device__ __forceinline__ void run(u32 thread, u32 num_threads) const {
     const Split& all = split;
+    if constexpr (kPairs)
+      if (all.runs == 1 && all.low % kWord == 0 && all.width % (2 * kRun) == 0) {
+        turn_pairs(thread, num_threads);
+        return;
+      }
     for (u32 before = 0; before < all.num; before += num_threads) {
       const bool left = before == all.full;
       const u32 num = all.num - all.full, part = left ? thread / num : 0;
@@ -75,6 +81,35 @@ struct Turn {
       const u32 to = turned + all.low + begin * all.pitch + u32(at);
       if (all.runs == 1) turn_runs<kRun>(from, to, int(end - begin), all.pitch);
       else turn_runs<2 * kRun>(from, to, int(end - begin + 1) / 2, 2 * all.pitch);
+    }
+  }
+  // Runs of whole words and half a one: two that follow each other are whole words where they go. A thread loads the whole words
+  // of both and the halves that are left, and shifts those that lie half a word apart.
+  __device__ __forceinline__ void turn_pairs(u32 thread, u32 num_threads) const {
+    constexpr int num_words = kRun / kWord;
+    const Split& all = split;
+    const u32 num = all.width / (2 * kRun) * all.rows;
+#pragma unroll 1
+    for (u32 i = thread; i < num; i += num_threads) {
+      const u32 pair = small_quotient(i, all.rows), row = i - pair * all.rows;
+      u32 word[2][num_words + 1], half[2], odd[2];  // bytes in front of the first whole word: 0 or 2
+#pragma unroll
+      for (u32 k = 0; k < 2; ++k) {
+        const u32 number = 2 * pair + k;
+        const u32 at = staged + row * kRun + number * all.apart + (all.from + number * all.from_step & all.line);
+        odd[k] = at % kWord;
+#pragma unroll
+        for (int j = 0; j < num_words; ++j) word[k][j] = *reinterpret_cast<const u32*>(cta_memory() + at + odd[k] + j * kWord);
+        half[k] = *reinterpret_cast<const Unit*>(cta_memory() + at + (odd[k] ? 0 : num_words * kWord));
+      }
+      u32* const to = reinterpret_cast<u32*>(cta_memory() + turned + all.low + row * all.pitch + 2 * pair * kRun);
+      u32 before = half[0] << 16;
+#pragma unroll
+      for (int j = 0; j < num_words; before = word[0][j++]) to[j] = __funnelshift_l(before, word[0][j], 8 * odd[0]);
+      to[num_words] = (odd[0] ? before >> 16 : half[0]) | (odd[1] ? half[1] : word[1][0]) << 16;
+      word[1][num_words] = half[1];
+#pragma unroll
+      for (int j = 0; j < num_words; ++j) to[num_words + 1 + j] = __funnelshift_r(word[1][j], word[1][j + 1], 16 - 8 * odd[1]);
     }
   }
   // A word of a row, its units so far behind those of another row.
