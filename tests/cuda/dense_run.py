@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest import mock
 
 import torch
@@ -26,6 +27,7 @@ from fuscoc_runtime import Shuffle, reference
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node import pieces
 from fuscoc_runtime.engine.node.state import Trouble
+from fuscoc_runtime.kernels import cuda
 from tests.cuda.checks import settle
 from tests.cuda.dense_cases import CASES, GIVEN
 from tests.cuda.dense_node import (
@@ -36,6 +38,7 @@ from tests.cuda.dense_node import (
     in_bytes,
     ranks_of,
 )
+from tests.cuda.headers import headers
 from tests.gpu_ranks import join
 
 SEEDS = range(3)
@@ -442,7 +445,17 @@ def main() -> int:
     parser.add_argument("--face", action="store_true", help="calls of `Shuffle`, of given slots")
     parser.add_argument("--lends", action="store_true", help="results are lent, of pieces")
     parser.add_argument("--seconds", type=float, default=200, help="stop the stress after so long")
+    parser.add_argument(
+        "--constant", nargs=2, action="append", dest="constants", metavar=("NAME", "VALUE"),
+        help="of the headers",
+    )  # fmt: skip
     options = parser.parse_args()
+    others = TemporaryDirectory()
+    if options.constants:
+        texts = headers({name: int(value) for name, value in options.constants})
+        for name, text in texts.items():
+            Path(others.name, name).write_text(text)
+        cuda.INCLUDE = Path(others.name)
     names = [name for name in options.cases if not options.face or name in GIVEN]
     device = join()
     failed = False

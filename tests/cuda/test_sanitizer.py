@@ -69,6 +69,21 @@ def test_given_slots_are_clean(tool: str, case: str, num_ranks: int, tmp_path: P
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("tool", SUMMARIES)
+def test_tiles_are_clean(tool: str, num_ranks: int, tmp_path: Path) -> None:
+    """Of small pictures, which have tiles only where more of these are allowed. All lanes come to
+    gates: racecheck does not see what a warp's one lane and ``__syncwarp`` order."""
+    case = "vit_strips_of_short_runs"
+    compile_cases(tmp_path, only=case)
+    constants = {"kPartsOfTile": 16, "kFewItemLines": 16, "kGateLanes": 32}
+    changed = [each for pair in constants.items() for each in ("--constant", *map(str, pair))]
+    options = (tmp_path, "--quick", "--cases", case, *changed)
+    script = "tests/cuda/dense_run.py"
+    assert problems(tool, num_ranks, *options, script=script, kernels="vit_patches_") == 0
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("tool", "fault"), [("racecheck", "race"), ("racecheck", "team race"), ("memcheck", "write")]
 )

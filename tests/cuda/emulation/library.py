@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
-from fuscoc_runtime.kernels.cuda import INCLUDE
+from tests.cuda.headers import headers
 from tests.native import cxx
 
 HERE = Path(__file__).parent
@@ -111,10 +111,7 @@ def emulated(
     kernels = KERNEL.sub(
         r'extern "C" void \1(const void* call) { \2(*static_cast<const Call*>(call)); }', text
     )
-    texts = {path.name: _for_host(path.name, path.read_text()) for path in INCLUDE.glob("*.cuh")}
-    for name, value in constants.items():
-        (header,) = (each for each in texts if f" {name} = " in texts[each])
-        texts[header] = re.sub(rf"(constexpr \w+ {name} =) [^;]+;", rf"\1 {value};", texts[header])
+    texts = {name: _for_host(name, text) for name, text in headers(constants).items()}
     texts["emulation.h"] = (HERE / "emulation.h").read_text()
     texts["kernels.cpp"] = f"#define __CUDA_ARCH__ {arch}\n{kernels}"
     # Kernels run for as long as a compiler would take to make them fast.

@@ -16,6 +16,9 @@ constexpr u32 kSlips = 2 * kSlots;  // items that are known: one may come while 
 // way there more warps have none of them.
 constexpr int kBringersForth = 4, kBringersBack = 2;
 constexpr int kStorers = int(kSlots);  // and those that store, one for a buffer
+// Lanes of a warp that arrive and wait at gates: one, for `__syncwarp` orders what the others do. Tools that do not see that see
+// all of them.
+constexpr u32 kGateLanes = 1;
 
 enum Kind : u32 {
   kTurned,    // a tile
@@ -76,17 +79,18 @@ struct Turning {
   // By one thread, before all others go on.
   __device__ void open() const {
     for (u32 i = 0; i < kSlips; ++i) {
-      open_gate(&ring.full[i], 1);
-      open_gate(&ring.done[i], num_workers);
-      open_gate(&ring.free[i], 1);
+      open_gate(&ring.full[i], kGateLanes);
+      open_gate(&ring.done[i], num_workers * kGateLanes);
+      open_gate(&ring.free[i], kGateLanes);
       if (kKeeps) ring.key[i] = 0;
     }
     ring.turn = ring.finished = 0;
     gates_open();
   }
+  __device__ __forceinline__ bool at_gates() const { return lane < kGateLanes; }
   // Waits until item `turn` has passed a gate.
   __device__ __forceinline__ void pass(Gate (&gates)[kSlips], u32 turn) const {
-    if (lane == 0) wait_at(&gates[turn % kSlips], turn / kSlips & 1);
+    if (at_gates()) wait_at(&gates[turn % kSlips], turn / kSlips & 1);
     __syncwarp();
   }
 
@@ -145,6 +149,7 @@ struct Turning {
     bytes = __reduce_add_sync(kAllLanes, bytes);
     __syncwarp();
     if (lane == 0) arrive_with(gate, bytes);
+    else if (at_gates()) arrive(gate);
   }
   // By a warp that brings no more. The last one tells all who store.
   __device__ __forceinline__ void end() const {
@@ -152,10 +157,8 @@ struct Turning {
     for (u32 i = 0; others == kBringers - 1 && i < kSlots; ++i) {
       u32 turn;
       Slip<Own>& slip = next(turn);
-      if (lane == 0) {
-        slip.kind = kEnded;
-        arrive(&ring.full[turn % kSlips]);
-      }
+      if (lane == 0) slip.kind = kEnded;
+      if (at_gates()) arrive(&ring.full[turn % kSlips]);
     }
   }
 
@@ -195,7 +198,7 @@ struct Turning {
       if (kind == kTurned || kind == kLines) work_on(slip, turn, num_turned % kTurnedSlots, warp, share);
       num_turned += kind == kTurned;
       __syncwarp();
-      if (lane == 0) arrive(&ring.done[turn % kSlips]);
+      if (at_gates()) arrive(&ring.done[turn % kSlips]);
       ended += kind == kEnded;
     }
   }
@@ -233,7 +236,7 @@ struct Turning {
       bulk_read();
 #endif
       __syncwarp();
-      if (lane == 0) arrive(&ring.free[turn % kSlips]);
+      if (at_gates()) arrive(&ring.free[turn % kSlips]);
       if (!flag) continue;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
       bulk_arrived();
