@@ -246,7 +246,8 @@ struct BoxCopy {
     u32 inside = byte - number * box.run.by;
     const char* const at = run(range, number) + inside;
     const u32 left = box.run.by - inside;
-    if (left >= kLine) {
+    // Of short runs a warp has lines that lie in every way, and would go every way, one after the other.
+    if (left >= kLine && box.run.by >= kLongRun) {
       const u32 odd = u32(reinterpret_cast<u64>(at)) % kLine;
       if (odd == 0) return read<uint4, kHow>(at);
       if (odd % 8 == 0) return read_whole<uint2>(at);
@@ -255,8 +256,8 @@ struct BoxCopy {
     }
     uint4 line;
     Unit* const units = reinterpret_cast<Unit*>(&line);
-    if (box.run.by >= kLine) {  // it ends in the next run
-      const char* const next = run(range, number + 1) - left;
+    if (box.run.by >= kLine) {  // it may end in the next run
+      const char* const next = left < kLine ? run(range, number + 1) - left : at;
 #pragma unroll
       for (int i = 0; i < int(kLine / sizeof(Unit)); ++i)
         units[i] = read<Unit, kHow>((i * int(sizeof(Unit)) < int(left) ? at : next) + i * sizeof(Unit));

@@ -9,6 +9,7 @@
 namespace fuscoc {
 
 constexpr int kLine = 16;
+constexpr u32 kLongRun = 128;      // runs of so many bytes are read well one by one
 constexpr u32 kItemLines = 512;    // lines that a warp takes at once, but fewer of small calls, so that more
 constexpr u32 kFewItemLines = 256; // warps have some,
 constexpr u32 kLongItemLines = 1024;  // and more where rows are carried, or by fewer CTAs than so many

@@ -11,8 +11,7 @@
 
 namespace fuscoc {
 
-constexpr u32 kLongRun = 128;       // runs of so many bytes are read well one by one,
-constexpr u32 kShortSegment = 64;   // and segments of so few not better than they are
+constexpr u32 kShortSegment = 64;   // segments of so few bytes are not read better than short runs
 constexpr u32 kMostOfTile = 512;    // bytes of a segment or a row that a tile gains from
 
 // Whether a shuffle has fields of short runs: its CTAs turn tiles, each of two buffers with so many bytes.
