@@ -274,10 +274,15 @@ struct BoxCopy {
   }
   // The ends of a range.
   __device__ __forceinline__ void copy_units(const Range& range, char* at, u32 byte, u32 end) const {
-    for (; byte < end; byte += sizeof(Unit), at += sizeof(Unit)) {
-      const u32 number = box.run.quotient(byte);
-      if constexpr (kHow == kLost) poison(at, sizeof(Unit), 0, 1);
-      else *reinterpret_cast<Unit*>(at) = read<Unit, kHow>(run(range, number) + (byte - number * box.run.by));
+    u32 number = box.run.quotient(byte), inside = byte - number * box.run.by;
+    const char* begin = kHow == kLost ? nullptr : run(range, number);
+    for (; byte < end; byte += sizeof(Unit), at += sizeof(Unit), inside += sizeof(Unit)) {
+      if constexpr (kHow == kLost) {
+        poison(at, sizeof(Unit), 0, 1);
+      } else {
+        if (inside == box.run.by) begin = run(range, ++number), inside = 0;
+        *reinterpret_cast<Unit*>(at) = read<Unit, kHow>(begin + inside);
+      }
     }
   }
   // Words at a multiple of 16 where they go, from whatever units.

@@ -130,6 +130,7 @@ struct Turning {
     if (turns && !same) dealt = split(box, tile, word, run_bytes, num_workers * kWarp);
     for (int i = lane; i < int(sizeof(Own) / sizeof(u64)); i += kWarp)
       reinterpret_cast<u64*>(&slip.box)[i] = reinterpret_cast<const u64*>(&box)[i];
+    __syncwarp();  // all lanes have read the key
     if (lane == 0) {
       slip.tile = tile;
       if (!same) slip.split = dealt;
