@@ -23,6 +23,7 @@ from fuscoc.dialect.fsc import Fsc
 from fuscoc.dialect.mlir import ir
 
 I64 = ir.IntegerType[64]
+ILL_TYPED = "has operands, results or attributes of other types than it is defined with"
 
 
 class PassError(Exception):
@@ -136,9 +137,14 @@ class Op(Fsc.Operation):
         try:
             check(op)
         except VerifyError as error:
-            op.location.emit_error(f"'{op.operation.name}' op {error}")
-            return False
-        return True
+            reason = str(error)
+        # MLIR compares types, and numbers of operands, with the definition only after this.
+        except (AttributeError, IndexError, TypeError, ValueError) as error:
+            reason = f"{ILL_TYPED}: {error}"
+        else:
+            return True
+        op.location.emit_error(f"'{op.operation.name}' op {reason}")
+        return False
 
 
 def check_role(op: Any, name: str, *roles: str) -> None:

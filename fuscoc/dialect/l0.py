@@ -26,7 +26,7 @@ from fuscoc.dialect.dtypes import TensorType, num_bytes
 from fuscoc.dialect.expressions import Node, expression
 from fuscoc.dialect.l3_values import check_channels
 from fuscoc.dialect.mlir import ext, ir
-from fuscoc.dialect.relation import Domain, Owner, Point, Relate
+from fuscoc.dialect.relation import Domain, Inside, Owner, Point, Relate
 from fuscoc.dialect.runs import RUNS, UNITS
 from fuscoc.lang.padding import PADDINGS
 from fuscoc.lang.policy import CHOICES
@@ -344,6 +344,13 @@ def check_owner(op, point):
     placement = target.attributes["placement"]
     if not is_owner or owner.attributes["placement"] != placement:
         raise VerifyError(f"must send a key to its owner by {placement}")
+    if target.read("distinct") and not any(map(_admits_none, point.operation.block)):
+        raise VerifyError("must look whether a segment has a key twice, as these are distinct")
+
+
+def _admits_none(op):
+    """Whether an operation lets nothing but 0 pass, such as how often a key was there before."""
+    return isinstance(op, Inside) and expression(op.limit) == 1
 
 
 def _check_cast(op, cast, names, arriving):

@@ -96,6 +96,10 @@ BAD = {
         "(!fsc.held_row<vector<8xf32>>, vector<4xf32>) -> ()",
         "must not mix vector<8xf32> and vector<4xf32>",
     ),
+    "accumulate in no row": (
+        f'{load()}\n "fsc.accumulate"(%n, %x) : (i64, vector<8xf32>) -> ()',
+        "'fsc.accumulate' op has operands, results or attributes of other types than it is defined",
+    ),
     "hold of a number": (
         '%x = "fsc.hold"() : () -> !fsc.held_row<f32>',
         "needs a vector, not f32",

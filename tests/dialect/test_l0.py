@@ -49,6 +49,18 @@ PACKED = (
     "align = 8 : i64, capacity = 64 : i64, compact = 1 : i64, "
     'padding = "fewest", placement = @spec.place, segment = @spec.row, sym_name = "spec.n"'
 )
+ONCE = ATTRIBUTES.replace("@spec.by_key", "@spec.n")
+IS_DISTINCT = f'"fsc.def_packed"() {{{PACKED}, distinct = 1 : i64}} : () -> ()\n'
+# None of a segment's keys has been there before: it has but one.
+LOOKS = RELATE.replace(
+    '  %rank = "fsc.owner"(%c)',
+    """
+  %none = arith.constant 0 : i64
+  %one = arith.constant 1 : i64
+  %before = "fsc.inside"(%none, %one) : (i64, i64) -> i64
+  %key = arith.addi %c, %before : i64
+  %rank = "fsc.owner"(%key)""",
+).replace("(%rank, %c,", "(%rank, %key,")
 WIDE = """
 "fsc.def_layout"() {cells = [{name = "x", type = tensor<f32>}],
   sym_name = "spec.wide"} : () -> ()
@@ -83,6 +95,7 @@ def in_units(stride: int) -> str:
 
 
 VALID = [
+    IS_DISTINCT + shuffle(relation=LOOKS, attributes=ONCE),
     op("def_extent", 'sym_name = "spec.n"'),
     op("def_input", 'role = "route", sym_name = "spec.n", type = tensor<2x?xi32>'),
     op(
@@ -140,6 +153,18 @@ INVALID = [
     (
         shuffle(attributes=ATTRIBUTES.replace("@spec.by_key", "@spec.by_row")),
         "'fsc.shuffle' op must not send a slot to the owner of a key",
+    ),
+    (
+        IS_DISTINCT + shuffle(attributes=ONCE),
+        "'fsc.shuffle' op must look whether a segment has a key twice, as these are distinct",
+    ),
+    (
+        IS_DISTINCT + shuffle(relation=LOOKS.replace("constant 1", "constant 2"), attributes=ONCE),
+        "'fsc.shuffle' op must look whether a segment has a key twice, as these are distinct",
+    ),
+    (
+        shuffle(relation=RELATE.replace("lengths = [1]", "lengths = [array<si64: 1>]")),
+        "'fsc.relate' op has operands, results or attributes of other types than it is defined",
     ),
     *(
         (shuffle(relation=POINT, attributes=f"{ATTRIBUTES}, runs = [{RUNS.replace(*edit)}]"), why)

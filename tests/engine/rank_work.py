@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
 
-from fuscoc_runtime.comm.gather import FRAME_BYTES
+from fuscoc_runtime.comm.gather import FRAME_BYTES, gather_in_time
 from fuscoc_runtime.comm.group import find_members
 from fuscoc_runtime.comm.process import ProcessComm
 from fuscoc_runtime.comm.requests import (
@@ -411,6 +413,24 @@ def different_calls(
     return said
 
 
+def _everybody_is_here(rank: int, num_ranks: int, where: str) -> None:
+    """Wait for all ranks without the group."""
+    store = _get_default_store()
+    store.set(f"{where}/{rank}", "")
+    store.wait([f"{where}/{each}" for each in range(num_ranks)])
+
+
+def gathers_given_up(group: Any) -> list[int]:
+    """Some ranks give up gathers to which the last one does not come; what all hear in the next."""
+    rank, last = dist.get_rank(group), dist.get_world_size(group) - 1
+    for number in range(rank, 2 if rank < last else 0):
+        with pytest.raises(TimeoutError):
+            gather_in_time(torch.tensor([7]), group, 0.1, f"call {number}")
+    _everybody_is_here(rank, last + 1, f"after gathers of {last}")
+    heard = gather_in_time(torch.tensor([rank]), group, TIMEOUT, "the next call")
+    return [int(each) for each in heard]
+
+
 def no_memory_amid_a_call(group: Any, artifact: str, topology: str, part: str) -> list[str]:
     """The last rank has no memory for a part of a call; what is said of that, of the next, and of
     one of another shuffle."""
@@ -426,4 +446,5 @@ def no_memory_amid_a_call(group: Any, artifact: str, topology: str, part: str) -
             said.append(said_by(partial(dispatch_some, shuffle, 5, 1, combine=True)))
         except torch.OutOfMemoryError as error:
             said.append(str(error))
+    _everybody_is_here(rank, last + 1, f"after {part}")
     return said + [said_by(partial(dispatch_some, each, 5, 1)) for each in (shuffle, other)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -109,6 +110,25 @@ def test_ranks_that_make_different_calls(pool: Pool, topology: str, made: tuple[
         told = f"ProtocolError: [FSR090] the ranks disagree: rank 1 has come to {made[1]} ("
         assert said.startswith(told)
         assert f") where rank 0 has come to {made[0]} (" in said
+
+
+@pytest.mark.parametrize("topology", ["1x2", "2x1"])
+def test_ranks_that_call_different_shuffles_of_one_spec(pool: Pool, topology: str) -> None:
+    made = DISPATCH, "a dispatch of `other`"
+    said = pool.run(rank_work.different_calls, 2, (path(SMALL), path(SMALL)), topology, made)
+    come = rf"{DISPATCH} \(\d+ bytes, opening (\w+)\)"
+    for each in said:
+        found = re.search(rf"FSR090.*rank 1 has come to {come} where rank 0 .* to {come}", each)
+        assert found is not None, each
+        assert found[1] != found[2]
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_gathers_that_a_rank_has_given_up(pool: Pool, num_ranks: int) -> None:
+    """Rank 0 two of them, and of three ranks the next one the latter. What they have told then is
+    not taken for what they tell now."""
+    found = pool.run(rank_work.gathers_given_up, num_ranks)
+    assert found == [list(range(num_ranks))] * num_ranks
 
 
 @pytest.mark.parametrize("topology", ["1x3", "2x2"])
@@ -282,6 +302,7 @@ def test_no_memory_amid_a_call(topology: str, part: str) -> None:
     assert found[1][0] == "no memory"
     assert [own in said for said in found[1][1:]] == is_lost[1:]
     assert ["[FSR020] rank 0 waited" in said for said in found[0]] == is_lost
+    assert is_lost[2] or [said[2] for said in found] == ["no error"] * 2
     assert ["s for rank 1 in the" in said for said in found[0]] == is_lost
 
 

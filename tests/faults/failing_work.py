@@ -49,17 +49,18 @@ def amid_a_call(
 
 def amid_a_call_of_another_engine(
     group: Any, artifact: str, timeout: float
-) -> tuple[bool, str, str] | None:
+) -> tuple[bool, str, str, str]:
     """The last rank fails in a call that the general engine makes for kernels, and does not close
-    the shuffle. Of the others: whether what is under way may never end, and what is said of the
-    call and of closing."""
+    the shuffle: whether what is under way may never end, and what is said of the call, of one that
+    kernels could make, and of closing."""
     shuffle = exact.open_shuffle(group, artifact, timeout=timeout)
     given = exact.data_of(shuffle.rank, 3)
     fails, failure = shuffle.rank == shuffle.topology.num_ranks - 1, FAILURES["memory"]
     path = "fuscoc_runtime.engine.dispatch.PreparedPath"
     with exact.most_points(3), mock.patch(path, side_effect=failure) if fails else nullcontext():
         said = _said(lambda: shuffle.dispatch(**given))
-    return None if fails else (shuffle.engine.is_stuck, said, fixed.said_by(shuffle.close))
+    is_stuck, later = shuffle.engine.is_stuck, _said(lambda: shuffle.dispatch(**given))
+    return is_stuck, said, later, "" if fails else _said(shuffle.close)
 
 
 def amid_the_opening(group: Any, artifact: str, timeout: float) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from fuscoc_runtime.engine.node.static_engine import StaticEngine
+from fuscoc_runtime.engine.process import ProcessEngine
+from fuscoc_runtime.errors import HopTimeoutError
 from tests.engine import specs
 from tests.engine.pool import PATIENCE_SECONDS, Pool
 from tests.faults import failing_work
@@ -83,23 +85,32 @@ def test_a_rank_that_fails_beside_calls(work: Callable[..., str], own: str) -> N
     assert "for rank 1 in the" in first
 
 
-def test_closing_does_not_wait_for_what_another_engine_has_lost() -> None:
-    """On GPUs, where what NCCL has been given may never end."""
+def test_what_another_engine_has_lost() -> None:
+    """Calls by kernels are refused, and closing does not wait: on GPUs what NCCL has been given may
+    never end."""
     pool = Pool(2)
     try:
         work, timeout = failing_work.amid_a_call_of_another_engine, 2 * PATIENCE_SECONDS
-        found, _ = pool.run(work, 2, str(specs.artifact(SMALL).path), timeout)
+        found, failed = pool.run(work, 2, str(specs.artifact(SMALL).path), timeout)
     finally:
         pool.close()
-    is_stuck, said, closed = found
+    is_stuck, said, later, closed = found
     assert is_stuck
     assert "[FSR020] rank 0 waited" in said
+    assert later == said
     assert closed == "no error"
+    assert failed[2].startswith("PreparationError: [FSR006] rank 1 could not prepare the call")
 
 
 def test_a_static_shuffle_knows_what_its_general_engine_has_lost() -> None:
     engine: Any = object.__new__(StaticEngine)
-    engine.node, engine._has_opened = SimpleNamespace(rails=None), False
+    engine.node, engine._has_opened = SimpleNamespace(rails=None, is_out_of_step=False), False
+    engine._watch = SimpleNamespace(raise_loss=lambda: None)
+    engine.check_can_follow()
     assert not engine.is_stuck
-    engine._general, engine._has_opened = SimpleNamespace(is_stuck=True), True
+    general: Any = object.__new__(ProcessEngine)
+    general.loss = HopTimeoutError(0, "direct", 1, 2.0)
+    engine._general, engine._has_opened = general, True
+    with pytest.raises(HopTimeoutError, match="rank 0 waited 2 s for rank 1"):
+        engine.check_can_follow()
     assert engine.is_stuck

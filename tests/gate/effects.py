@@ -10,7 +10,7 @@ from typing import Any
 
 from fuscoc.dialect import new_context
 from fuscoc.dialect.attrs import verify
-from fuscoc.dialect.base import PassError
+from fuscoc.dialect.base import ILL_TYPED, PassError
 from fuscoc.dialect.mlir import PassManager, ir
 from fuscoc.pipeline import BUILD, PASSES, compile_to_ir
 from tests.gate import observe
@@ -71,7 +71,7 @@ class Subject:
                 return observe.program(self.example, module, self._interned)
             PASSES[at].run(module)
         except (PassError, ir.MLIRError) as error:
-            return Objection(str(error))
+            return Objection(str(error), crashed=ILL_TYPED in str(error))
         except Exception as error:
             return Objection(f"{type(error).__name__}: {error}", crashed=True)
         return self.outcome(at + 1, module)

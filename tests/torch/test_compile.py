@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fuscoc_runtime import Shuffle, fused_shuffle
 from fuscoc_runtime.engine.linear import LinearMaps
+from fuscoc_runtime.errors import ClosedError
 from fuscoc_runtime.face import ops
 from tests.engine import specs
 
@@ -132,6 +133,29 @@ def test_weights_that_change_behind_their_dispatch(options: dict[str, Any], back
     torch.testing.assert_close(later, wanted)
     gradients = torch.autograd.grad((first * later).sum(), [x, weights])
     torch.testing.assert_close(gradients, torch.autograd.grad(wanted.square().sum(), [x, weights]))
+
+
+@ENGINES
+def test_hooks_that_copy_what_a_compiled_function_saves(options: dict[str, Any]) -> None:
+    """The copy of a token does not keep the routing; hooks that leave what is on the CPU do."""
+    torch._dynamo.reset()
+    shuffle = Shuffle(specs.artifact(specs.routed("f32", keys=4, topk=2)), **options)
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def layer(x: Tensor, idx: Tensor, weights: Tensor) -> Tensor:
+        rows, handle = shuffle.dispatch(x, idx=idx, weights=weights)
+        return shuffle.combine(rows, handle)
+
+    x, idx, weights = batch(5)
+    with torch.autograd.graph.save_on_cpu():
+        sums = layer(x, idx, weights)
+    sums.sum().backward()
+    wanted = (weights * (idx >= 0)).sum(1, keepdim=True).expand_as(x)
+    torch.testing.assert_close(x.grad, wanted.detach())
+    with torch.autograd.graph.save_on_cpu(pin_memory=True):
+        sums = layer(x, idx, weights)
+    with pytest.raises(ClosedError, match="hooks on saved tensors, such as save_on_cpu"):
+        sums.sum().backward()
 
 
 @ENGINES

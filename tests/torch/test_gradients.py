@@ -309,7 +309,7 @@ def test_weights_that_change_behind_a_combine_of_which_autograd_saves_copies(
     wanted = (x * weights.sum(1, keepdim=True)).sum(0)
     scale = torch.ones(24, requires_grad=True)
     rows, handle = shuffle.dispatch(x, idx=idx, weights=weights)
-    with torch.autograd.graph.saved_tensors_hooks(copied, lambda saved: saved):
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda saved: saved):
         sums = shuffle.combine(rows * scale, handle)
     weights.neg_()
     idx.fill_(-1)
@@ -317,9 +317,20 @@ def test_weights_that_change_behind_a_combine_of_which_autograd_saves_copies(
     torch.testing.assert_close(scale.grad, wanted)
 
 
-def copied(saved: Tensor) -> Tensor:
-    """A copy, but for tokens, which are numbers of the CPU."""
-    return saved.clone() if saved.is_floating_point() else saved
+@pytest.mark.parametrize("options", [{}, {"max_sources": 5}], ids=["exact", "fixed"])
+@pytest.mark.parametrize("pins", [False, True])
+def test_what_autograd_saves_is_kept_on_the_host(options: dict[str, Any], pins: bool) -> None:
+    """Where it is pinned, tokens are copied, too."""
+    torch.manual_seed(0)
+    shuffle = Shuffle(specs.artifact(specs.routed("f32", keys=4, topk=2)), **options)
+    x, weights = (torch.rand(5, size, requires_grad=True) for size in (24, 2))
+    with torch.autograd.graph.save_on_cpu(pin_memory=pins):
+        rows, handle = shuffle.dispatch(x, idx=torch.randint(0, 4, (5, 2)), weights=weights)
+        sums = shuffle.combine(rows * 2, handle)
+    del rows, handle
+    sums.sum().backward()
+    torch.testing.assert_close(x.grad, 2 * weights.detach().sum(1, keepdim=True).expand(5, 24))
+    torch.testing.assert_close(weights.grad, 2 * x.detach().sum(1, keepdim=True).expand(5, 2))
 
 
 def test_ranks_are_told_of_arguments_that_autograd_does_not_get_to_see(

@@ -107,19 +107,26 @@ def start_gather(
     timeout: float,
     occasion: str,
     someone_ended: Callable[[], bool] = lambda: False,
+    opening: str = "",
 ) -> Callable[[], Tensor]:
     """Begin to gather bytes of every rank on CPUs, uint8 [n]. Result: a call that waits for them,
-    [num_ranks, n], no longer than ``timeout`` seconds in all.
+    [num_ranks, n], no longer than ``timeout`` seconds in all. ``opening`` tells the occasion from
+    those of the same words after another opening.
 
     Ranks that have made different calls send different numbers of bytes, and gloo ends a process
     that gets more than it expects. So the first bytes travel in a frame of always the same size,
     behind how many there are and what for.
 
+    What a rank has sent in a gather that it has given up since, for another rank had not come, gets
+    there when that one comes to the next. So ranks that find themselves at different occasions send
+    their frames once more, until they hear the same again.
+
     Raises, when it is waited for:
         ProtocolError: ranks have come to different occasions, as all of them say.
         RuntimeError, TimeoutError: a rank does not come.
     """
-    head = f"{occasion} ({sent.numel()} bytes)".encode()[:HEAD_BYTES].ljust(HEAD_BYTES, b"\0")
+    what = f"{sent.numel()} bytes{opening and f', opening {opening}'}"
+    head = f"{occasion} ({what})".encode()[:HEAD_BYTES].ljust(HEAD_BYTES, b"\0")
     frame, room = sent.new_zeros(FRAME_BYTES), FRAME_BYTES - HEAD_BYTES
     frame[:HEAD_BYTES] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
     frame[HEAD_BYTES : HEAD_BYTES + sent.numel()] = sent[:room]
@@ -127,8 +134,11 @@ def start_gather(
 
     def arrived() -> Tensor:
         deadline = Deadline(timeout, someone_ended)
-        frames = framed(deadline)
-        _check_heads(frames[:, :HEAD_BYTES])
+        frames, before = framed(deadline), ""
+        while problem := _difference(frames[:, :HEAD_BYTES]):
+            if problem == before:
+                raise ProtocolError(problem)
+            frames, before = _start(frame, group)(deadline), problem
         rows = frames[:, HEAD_BYTES : HEAD_BYTES + sent.numel()]
         if sent.numel() > room:
             rows = torch.cat([rows, _start(sent[room:], group)(deadline)], dim=1)
@@ -150,14 +160,13 @@ def _start(sent: Tensor, group: dist.ProcessGroup) -> Callable[[Deadline], Tenso
     return arrived
 
 
-def _check_heads(heads: Tensor) -> None:
-    """What all ranks have come to, uint8 [num_ranks, HEAD_BYTES], is the same."""
+def _difference(heads: Tensor) -> str:
+    """How what ranks have come to, uint8 [num_ranks, HEAD_BYTES], differs, if it does."""
     first, *others = (bytes(each).rstrip(b"\0").decode(errors="replace") for each in heads.numpy())
     for rank, theirs in enumerate(others, 1):
         if theirs != first:
-            raise ProtocolError(
-                f"rank {rank} has come to {theirs} where rank 0 has come to {first}"
-            )
+            return f"rank {rank} has come to {theirs} where rank 0 has come to {first}"
+    return ""
 
 
 def finish(work: dist.Work, deadline: Deadline) -> None:

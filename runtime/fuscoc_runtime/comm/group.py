@@ -64,6 +64,7 @@ class Membership:
         timeout: seconds that a wait for another rank may take.
         is_one_host: whether all ranks have one host id, however many nodes they are told to be.
         nodes: how the nodes were found.
+        opening: the same on all ranks, and another one for each membership.
         tracer: what this rank tells when it does what, if anybody asks.
     """
 
@@ -76,6 +77,7 @@ class Membership:
     timeout: float
     is_one_host: bool = False
     nodes: str = GIVEN
+    opening: str = ""
     tracer: Tracer | None = None
 
     @property
@@ -258,11 +260,12 @@ def find_members(
         level = logging.WARNING if nodes.has_unused else logging.INFO
         _log.log(level, "%s nodes and ranks, %s", found, nodes.how)
     # Rank 0's token tells this membership's keys from those of any other, earlier or later.
-    store = PrefixStore(f"fuscoc/{theirs[0].token}", _get_default_store())
+    opening = theirs[0].token
+    store = PrefixStore(f"fuscoc/{opening}", _get_default_store())
     liveness = Liveness(store, rank, [each.process for each in theirs])
     is_one_host = len({each.host for each in places}) == 1
     return Membership(
-        rank, found, ref(world), device, store, liveness, timeout, is_one_host, nodes.how
+        rank, found, ref(world), device, store, liveness, timeout, is_one_host, nodes.how, opening
     )
 
 

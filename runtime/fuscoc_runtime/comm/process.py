@@ -259,7 +259,8 @@ class ProcessComm:
             return self._bring(tensor[None])
         sent, num_ranks = self._to_device(as_bytes(tensor)), self.members.topology.num_ranks
         if sent.device.type != "cuda":
-            given = self.members.timeout, call, self.members.liveness.someone_ended
+            members = self.members
+            given = members.timeout, call, members.liveness.someone_ended, members.opening
             framed = start_gather(sent, group, *given)
             return lambda: framed().view(tensor.dtype).view(num_ranks, *tensor.shape)
         gathered = sent.new_empty(num_ranks * sent.numel())

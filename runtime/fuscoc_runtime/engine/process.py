@@ -111,6 +111,11 @@ class ProcessEngine:
         elif self.reply is not None:
             self.reply.settle()
 
+    def raise_loss(self) -> None:
+        """Raise if ranks are out of step: whoever comes now answers another call."""
+        if self.loss is not None:
+            raise copy(self.loss)
+
     @contextmanager
     def unfinished(self) -> Iterator[None]:
         """Calls meanwhile end when their work is enqueued on the current stream. What goes wrong
@@ -179,8 +184,7 @@ class ProcessEngine:
 
     @contextmanager
     def _noticing_a_loss(self) -> Iterator[None]:
-        if self.loss is not None:  # ranks are out of step: whoever comes now answers another call
-            raise copy(self.loss)
+        self.raise_loss()
         try:
             yield
         except FuscoRuntimeError as error:

@@ -252,7 +252,7 @@ def dispatch_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) ->
     ctx.no_grads = [_no_grads(each) for each in others]
     ctx.dims = source_dims(spec, fields[0])
     ctx.num_fields = len(output) - 5
-    ctx.save_for_backward(output[ctx.num_fields], *numbers)
+    _save(ctx, output[ctx.num_fields], *numbers)
 
 
 def dispatch_gradients(
@@ -315,7 +315,7 @@ def combine_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> 
     ctx.num_rows, ctx.num_weights, ctx.no_dims = rows[0].shape[0], len(weights), _no_grads(dims)
     # Rows are only needed for the gradient of weights, and they are large.
     needs_rows = any(weight.requires_grad for weight in weights)
-    ctx.save_for_backward(token, *weights, *(rows if needs_rows else ()))
+    _save(ctx, token, *weights, *(rows if needs_rows else ()))
 
 
 def combine_gradients(
@@ -333,6 +333,18 @@ def combine_gradients(
     ]
     grad_weights: Sequence[Tensor | None] = done[num_fields:] or [None] * ctx.num_weights
     return None, grad_rows, None, grad_weights, ctx.no_dims
+
+
+def _save(ctx: Any, token: Tensor, *tensors: Tensor) -> None:
+    """For the backward pass. A copy of a token, which is what hooks may make of it, does not keep
+    the routing."""
+    ctx.save_for_backward(token, *tensors)
+    ctx.kept = token if has_hooks() else None
+
+
+def has_hooks() -> bool:
+    """Whether hooks save tensors for autograd, as those of a checkpoint do."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def _no_grads(argument: list[Any]) -> list[None] | None:

@@ -44,9 +44,13 @@ def redeem(token: Tensor) -> Sequence[Any]:
     """The handles that ``token`` was issued for.
 
     Raises:
-        ClosedError: it is a copy that outlived the token, or of another process.
+        ClosedError: it is a copy that outlived the token, as hooks may make it of what a compiled
+            function saves, or of another process.
     """
     ticket = _tickets.get(int(token.numpy()[0]))  # not `item`, which a trace would show as a wait
     if ticket is None:
-        raise ClosedError("the routing of a handle's token")
+        raise ClosedError(
+            "the routing of a token that was copied (hooks on saved tensors, such as save_on_cpu "
+            "with pin_memory, cannot be around a compiled call)"
+        )
     return ticket.routing

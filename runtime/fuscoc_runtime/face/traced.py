@@ -94,9 +94,7 @@ def needs_grad(values: Iterable[Any]) -> bool:
 def saves_unchecked() -> bool:
     """Whether hooks save tensors for autograd, as those of a checkpoint do: it does not look then
     whether they have been changed since, as views of a window are by the backward pass."""
-    return torch.is_grad_enabled() and (
-        torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-    )
+    return torch.is_grad_enabled() and ops.has_hooks()
 
 
 def has_complex_fields(spec: ShuffleSpec) -> bool:

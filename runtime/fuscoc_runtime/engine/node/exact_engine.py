@@ -323,9 +323,11 @@ class ExactEngine:
                     raise
 
     def _check_step(self) -> None:
-        """Raise if this rank is out of step with those of other nodes."""
+        """Raise if this rank is out of step with others, in calls of the general engine, too."""
         if self.node.is_out_of_step:
             raise out_of_step(self.members.rank)
+        if "general" in vars(self):
+            self.general.raise_loss()
 
     @property
     def is_stuck(self) -> bool:

@@ -88,6 +88,12 @@ class StaticEngine(NodeEngine):
         """As of `NodeEngine`, and of the general engine."""
         return super().is_stuck or (self._has_opened and self._general.is_stuck)
 
+    def check_can_follow(self) -> None:
+        """As of `NodeEngine`, and of the general engine."""
+        super().check_can_follow()
+        if self._has_opened:
+            self._general.raise_loss()
+
     def close(self) -> None:
         super().close()
         if self._has_opened:
