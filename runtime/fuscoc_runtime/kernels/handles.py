@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 Change = tuple[Any, str, Any]  # an object, a name and the value it is to have
@@ -28,6 +28,7 @@ def handles() -> Iterator[Change]:
     yield TensorHandle, "__init__", make_handle
 
 
+@cache
 def making() -> Callable[[Any, Any, Any, bool], Any]:
     """What makes a tensor of numpy's array, whose elements fit what the handle is ``held`` to be
     of: a number of a type that is no pointer, or such numbers ``in_blocks``. It calls no
