@@ -253,13 +253,20 @@ def attributes_remembered() -> Iterator[None]:
         _memory.checked.clear()
 
 
-def verify(module: Any) -> None:
-    """Verify a module; raises ``ir.MLIRError``. What stands in a scope is looked up once."""
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """Within it no module changes: what stands in a scope is looked up once. For this thread."""
     _memory.symbols, _memory.inside = {}, {}
     try:
-        module.operation.verify()
+        yield
     finally:
         _memory.symbols = _memory.inside = None
+
+
+def verify(module: Any) -> None:
+    """Verify a module; raises ``ir.MLIRError``."""
+    with unchanged():
+        module.operation.verify()
 
 
 class Record(Attr):

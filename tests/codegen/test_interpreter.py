@@ -143,6 +143,8 @@ with triton.knobs.runtime.scope():
         keep(tl.load(cells, mask=b < 5, other=7), out, 5)
         one = tl.load(first + 3, mask=by > 5, other=3)
         keep(a + one + tl.load(first + 3, mask=by < 5), out, 6)
+        step = by.to(tl.int32)  # of one number, forwards and back
+        keep(a + tl.load(first + step) + tl.load(first + 3 + (1 - 2 * step)), out, 7)
 
     @triton.jit
     def stores(left, right, out, LEFT: tl.constexpr, RIGHT: tl.constexpr):

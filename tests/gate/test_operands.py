@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fuscoc.dialect.attrs import attributes_remembered
 from fuscoc.pipeline import PASS_NAMES
 from tests.gate.effects import Objection
 from tests.gate.examples import EXAMPLES, Example
@@ -26,7 +27,7 @@ RELATIONS = {"fsc.node_points", "fsc.node_pieces", "fsc.node_given"}
 )
 def test_every_operand_counts(example: Example) -> None:
     subject, at = subject_of(example), PASS_NAMES.index("choose-tiles")
-    with subject.context:
+    with subject.context, attributes_remembered():
         module = subject.modules[at]
         for number, op in enumerate(operations(module)):
             if not _is_in_node(op):

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from fuscoc.dialect.attrs import attributes_remembered
 from fuscoc.dialect.base import ops_of
 from fuscoc.dialect.expressions import expression
 from fuscoc.dialect.fused import NodePieces
@@ -40,7 +41,7 @@ BY_DAY = ("compact", "kept", "pages")
 )
 def test_every_value_counts(example: Example) -> None:
     subject = subject_of(example)
-    with subject.context:
+    with subject.context, attributes_remembered():
         has_pieces = any(ops_of(each, NodePieces) for each in ops_of(subject.modules[-1], Node))
         for at, (name, level) in enumerate(BOUNDARIES):
             if name in BETWEEN:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fuscoc_runtime.kernels.handles import making
 from fuscoc_runtime.kernels.operators import BITS, FLOATS, TYPES, WHOLE
 
 STORED = TYPES | FLOATS | {"bf16": np.dtype("uint16")}
@@ -27,10 +28,9 @@ Access = tuple[Any, Any, Any, bool]
 
 def load_of(theirs: Callable[..., Any]) -> Callable[..., Any]:
     """``tl.load``."""
-    from triton import language as tl
-    from triton.runtime.interpreter import TensorHandle, _interpreter
+    from triton.runtime.interpreter import _interpreter
 
-    tensor, access, stored = tl.tensor, _accesses(), _stored()
+    access, stored, as_tensor = _accesses(), _stored(), making()
     cells: dict[int, Any] = {size: ctypes.c_char * size for size in (1, 2, 4, 8)}
 
     def load(pointer: Any, mask: Any = None, other: Any = None, **hints: Any) -> Any:
@@ -47,8 +47,7 @@ def load_of(theirs: Callable[..., Any]) -> Callable[..., Any]:
             if rest is None:
                 return theirs(pointer, mask, other, **hints)
             data = _interpreter.load(at, live, rest, kind)
-        shaped = pointer.type.with_element_ty(element) if in_blocks else element
-        return tensor(TensorHandle(data, element), shaped)
+        return as_tensor(data, element, element, in_blocks)
 
     return load
 
@@ -71,9 +70,9 @@ def store_of(theirs: Callable[..., Any]) -> Callable[..., Any]:
 def atomic_of(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
     """``tl.atomic_add`` or another, of one whole number; ``name`` is that of the operation."""
     from triton import language as tl
-    from triton.runtime.interpreter import TensorHandle, _interpreter, interpreter_semantic
+    from triton.runtime.interpreter import _interpreter, interpreter_semantic
 
-    tensor, constexpr, access, stored = tl.tensor, tl.constexpr, _accesses(), _stored()
+    constexpr, access, stored, as_tensor = tl.constexpr, _accesses(), _stored(), making()
     operation = getattr(_interpreter.RMW_OP, name)
     orders = interpreter_semantic.builder.ir_sem_to_interpreter_sem
     order_of = cache(lambda sem: orders[interpreter_semantic._str_to_sem(sem)])
@@ -88,7 +87,7 @@ def atomic_of(name: str, theirs: Callable[..., Any]) -> Callable[..., Any]:
             return theirs(pointer, val, mask, sem, scope)
         order = order_of(sem.value if type(sem) is constexpr else sem)
         before = _interpreter.atomic_rmw(operation, at, value, live, order)
-        return tensor(TensorHandle(before, element), element)
+        return as_tensor(before, element, element, False)
 
     return atomic
 

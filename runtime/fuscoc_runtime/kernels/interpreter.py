@@ -20,7 +20,7 @@ import numpy as np
 
 from fuscoc_runtime.kernels.accesses import atomic_of, load_of, store_of
 from fuscoc_runtime.kernels.exact import exact_conversions
-from fuscoc_runtime.kernels.handles import Change, handles, made_once
+from fuscoc_runtime.kernels.handles import Change, handles, made_once, making, shape_of
 from fuscoc_runtime.kernels.operators import (
     BITS,
     TYPES,
@@ -116,8 +116,20 @@ def _language() -> Iterator[Change]:
         yield place, name, quick[before](value) if before in quick else value
     nothing = SimpleNamespace(restore=lambda: None)
     yield interpreter, "_patch_lang", lambda fn: nothing
+    yield interpreter.InterpretedFunction, "__call__", _call
     # In Triton 3.6 ``int`` of an array of one element, which numpy refuses from 2.4 on.
     yield tl.tensor, "__index__", lambda self: int(self.handle.data.item())
+
+
+def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """A call of a device function: the language is the interpreter's already."""
+    function = self.rewritten_fn.get(self.fn) or self.rewrite()
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        from triton.runtime.interpreter import InterpreterError
+
+        raise InterpreterError(repr(error)) from error
 
 
 def _given(builtin: Callable[..., Any]) -> Callable[..., Any]:
@@ -188,9 +200,6 @@ def _types() -> Iterator[Change]:
             kind.known_shape = shape_of(kind)
         self.shape, self.numel = kind.known_shape
 
-    def shape_of(type: Any) -> tuple[Any, Any]:
-        return tl.tuple([tl.constexpr(n) for n in type.shape]), tl.constexpr(type.numel)
-
     def np_dtype(type: Any) -> Any:
         name = type.scalar.name
         if name not in np_dtypes:
@@ -220,12 +229,23 @@ def _operands(semantic: Any) -> Iterator[Change]:
     from triton.runtime.interpreter import TensorHandle
 
     cast, check = semantic.cast, semantic.binary_op_type_checking_impl
+    to_tensor, as_tensor = semantic.to_tensor, making()
     broadcast = semantic.broadcast_impl_value
     common_type, tensor = semantic.computation_type_impl, tl.tensor
     common_types: dict[tuple[Any, ...], Any] = {}
     unwrap, integers = tl.core._unwrap_if_constexpr, TYPES | BITS
     # What it takes apart, with all that is derived of these.
     wrapping, plain = (list, tuple, tl.tuple, tl.constexpr), set[type]()
+
+    numbers = lru_cache(maxsize=10_000)(to_tensor)
+
+    def tensor_of(x: Any, check_type: bool = True) -> Any:
+        if type(x) is tensor:
+            return x
+        if type(x) is not int:
+            return to_tensor(x, check_type)
+        found = numbers(x)  # whose elements no operation changes
+        return as_tensor(found.handle.data, found.handle.dtype, found.dtype, False)
 
     def cast_to(input: Any, dst_ty: Any, fp_downcast_rounding: str | None = None) -> Any:
         given, wanted = input.dtype, dst_ty.scalar
@@ -278,6 +298,7 @@ def _operands(semantic: Any) -> Iterator[Change]:
         return value
 
     yield tl.core, "_unwrap_if_constexpr", unwrapped
+    yield semantic, "to_tensor", tensor_of
     yield semantic, "cast", cast_to
     yield semantic, "binary_op_type_checking_impl", checked
     yield semantic, "broadcast_impl_value", shaped

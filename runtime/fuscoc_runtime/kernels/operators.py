@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from fuscoc_runtime.kernels.handles import making
+
 Operator = Callable[[Any, Any], Any]
 
 WHOLE = {f"int{bits}": range(-(1 << (bits - 1)), 1 << (bits - 1)) for bits in (8, 16, 32, 64)}
@@ -21,6 +23,8 @@ WHOLE |= {f"uint{bits}": range(1 << bits) for bits in (8, 16, 32, 64)}
 TYPES = {name: np.dtype(name) for name in WHOLE}
 FLOATS = {f"fp{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)}
 BITS = {"int1": np.dtype(bool)}
+SPACE = 2**64
+"""Addresses are remainders of it."""
 SIGNED = [name for name in TYPES if name.startswith("int")]
 WIDER = {
     (one, other): max(one, other, key=SIGNED.index)
@@ -79,7 +83,7 @@ def _operator(
     from triton import language as tl
 
     tensor, constexpr, block_type, truth = tl.tensor, tl.constexpr, tl.block_type, tl.int1
-    as_tensor = _results()
+    as_tensor = making()
 
     def operate(left: Any, right: Any) -> Any:
         dtype, handle = left.dtype, left.handle
@@ -122,26 +126,6 @@ def _number(name: str, number: int) -> Any:
     return np.array([number], TYPES[name])
 
 
-def _results() -> Callable[..., Any]:
-    """What makes tensors of numpy's results, whose handles are ``held`` to be of a type: a number,
-    or ``in_blocks``."""
-    from triton import language as tl
-    from triton.runtime.interpreter import TensorHandle
-
-    tensor, block_type = tl.tensor, tl.block_type
-    blocks: dict[tuple[str, tuple[int, ...]], Any] = {}
-
-    def as_tensor(result: Any, held: Any, kind: Any, in_blocks: bool) -> Any:
-        if in_blocks:
-            key = kind.name, result.shape
-            if key not in blocks:
-                blocks[key] = block_type(kind, list(result.shape))
-            kind = blocks[key]
-        return tensor(TensorHandle(result, held), kind)
-
-    return as_tensor
-
-
 def extreme_of(op: Operator, theirs: Callable[..., Any]) -> Callable[..., Any]:
     """``tl.minimum`` or ``tl.maximum``; of anything but whole numbers ``theirs``."""
     from triton import language as tl
@@ -163,7 +147,7 @@ def where_of(theirs: Callable[..., Any]) -> Callable[..., Any]:
     from triton import language as tl
 
     tensor, constexpr, block_type = tl.tensor, tl.constexpr, tl.block_type
-    types, truth, as_tensor = TYPES | FLOATS | BITS, BITS["int1"], _results()
+    types, truth, as_tensor = TYPES | FLOATS | BITS, BITS["int1"], making()
 
     def where(condition: Any, x: Any, y: Any) -> Any:
         model = x if type(x) is tensor else y
@@ -201,7 +185,7 @@ def _moved(theirs: Operator) -> Operator:
 
     tensor, constexpr, block_type = tl.tensor, tl.constexpr, tl.block_type
     pointer_type, sizes = tl.pointer_type, dict[str, Any]()
-    blocks = dict[tuple[Any, ...], Any]()
+    blocks, address, as_tensor = dict[tuple[Any, ...], Any](), TYPES["uint64"], making()
 
     def add(left: Any, right: Any) -> Any:
         dtype, handle = left.dtype, left.handle
@@ -217,14 +201,18 @@ def _moved(theirs: Operator) -> Operator:
             if TYPES.get(right.dtype.name) is not offset.dtype:
                 return theirs(left, right)
             in_blocks = in_blocks or type(right.type) is block_type
-            move = offset.astype(np.uint64)
+            if not in_blocks:  # numbers of Python take less time than arrays of one
+                move = sizes[name] * offset.item()
+                at = np.array([(data.item() + move) % SPACE], address)
+                return as_tensor(at, handle.dtype, dtype, False)
+            move = offset.astype(address)
             if sizes[name] > 1:
                 move *= _number("uint64", sizes[name])
         else:
             number = right.value if type(right) is constexpr else right
             if type(number) is not int or number not in WHOLE["int32"]:
                 return theirs(left, right)
-            move = _number("uint64", sizes[name] * number % 2**64)
+            move = _number("uint64", sizes[name] * number % SPACE)
         result, kind = data + move, left.type
         if in_blocks and not (is_block and data.shape == result.shape):
             key = name, dtype.address_space, result.shape
@@ -239,10 +227,9 @@ def _moved(theirs: Operator) -> Operator:
 def converted_by(theirs: Callable[..., Any]) -> Callable[..., Any]:
     """``tl.tensor.to`` or ``tl.cast``: whole numbers as others, and numbers as addresses."""
     from triton import language as tl
-    from triton.runtime.interpreter import TensorHandle
 
     tensor, constexpr, block_type = tl.tensor, tl.constexpr, tl.block_type
-    pointer_type, address, as_tensor = tl.pointer_type, np.dtype(np.uint64), _results()
+    pointer_type, address, as_tensor = tl.pointer_type, np.dtype(np.uint64), making()
     types = TYPES | BITS
 
     def to(self: Any, dtype: Any, *given: Any, **named: Any) -> Any:
@@ -253,7 +240,7 @@ def converted_by(theirs: Callable[..., Any]) -> Callable[..., Any]:
         if types.get(name) is not data.dtype:
             return theirs(self, dtype)
         if type(wanted) is pointer_type and name == "int64" and not in_blocks:
-            return tensor(TensorHandle(data.astype(address), wanted), wanted)
+            return as_tensor(data.astype(address), wanted, wanted, False)
         if wanted is self.dtype:
             return self
         kind = TYPES.get(wanted.name)
@@ -268,15 +255,15 @@ def reduction_of(theirs: Callable[..., Any]) -> Callable[..., Any]:
     """``tl.reduce``; ``theirs`` but of whole numbers, of which none is NaN, along a dimension."""
     from triton import language as tl
 
-    standard, tensor, as_tensor = tl.standard, tl.tensor, _results()
-    ways: dict[Any, Any] = {
-        standard._sum_combine: np.add,
-        standard._elementwise_max: np.maximum,
-        standard._elementwise_min: np.minimum,
+    standard, tensor, as_tensor = tl.standard, tl.tensor, making()
+    ways: dict[int, Any] = {  # a function's own hash is that of its text
+        id(standard._sum_combine): np.add,
+        id(standard._elementwise_max): np.maximum,
+        id(standard._elementwise_min): np.minimum,
     }
 
     def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **named: Any) -> Any:
-        op = ways.get(combine_fn)
+        op = ways.get(id(combine_fn))
         if op is None or type(input) is not tensor or type(axis) is not int:
             return theirs(input, axis, combine_fn, keep_dims, **named)
         data, dtype = input.handle.data, input.dtype
@@ -294,7 +281,7 @@ def item_of(theirs: Callable[..., Any]) -> Callable[..., Any]:
     """``tl.tensor.__getitem__`` that gives blocks of numbers more dimensions."""
     from triton import language as tl
 
-    block_type, as_tensor, every = tl.block_type, _results(), slice(None)
+    block_type, as_tensor, every = tl.block_type, making(), slice(None)
 
     def item(self: Any, slices: Any, *given: Any, **named: Any) -> Any:
         kind, data = self.type, self.handle.data
