@@ -42,7 +42,7 @@ def inputs_of(spec: ShuffleSpec, data: RankData, *, weights: bool) -> dict[str, 
     """The weights that combine takes, or what dispatch takes beside the source."""
     named: dict[str, Any] = {
         item.name: data.inputs[item.name]
-        for item in spec.declared.inputs
+        for item in spec.inputs
         if (item.role == "weight") == weights
     }
     return named if weights else {**named, **data.extents, **memory_arguments(spec, data)}

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fuscoc_runtime.demo.memory import memory_arguments
 from fuscoc_runtime.demo.verify import (
     Expected,
     MismatchError,
+    check_memory,
     check_result,
     check_rows,
     expect,
@@ -100,12 +102,16 @@ def one_call(
     rank, spec = shuffle.rank, shuffle.spec
     data, own = ranks[rank], expected.rows[rank]
     wrong = []
-    rows, handle = shuffle.dispatch(**data.source, **data.inputs, **data.extents)
+    beside = memory_arguments(spec, data)
+    rows, handle = shuffle.dispatch(**{**data.source, **data.inputs, **data.extents, **beside})
     num_slots = len(own.written)
     num_rows = own.num_rows if spec.program.is_compact else num_slots
     fields = by_field(rows, spec.declared.fields[0].name)
     try:
-        check_rows(own, {name: each[:num_rows] for name, each in fields.items()}, handle)
+        if expected.memory is not None:  # which dispatch has returned
+            check_memory(expected.memory[rank], fields)
+        else:
+            check_rows(own, {name: each[:num_rows] for name, each in fields.items()}, handle)
     except MismatchError as error:
         wrong.append(str(error))
     if expected.results is not None:

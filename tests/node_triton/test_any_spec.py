@@ -111,7 +111,8 @@ def compiled(text: str) -> Artifact:
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     topology = draw(st.sampled_from(TOPOLOGIES))
-    text = draw(texts(topology).filter(has_kernels))
+    into = draw(st.booleans())
+    text = draw(texts(topology, into=into).filter(has_kernels))
     spec = Spec(text, compiled(text).shuffle())
     routing = draw(routings(spec, topology))
     return Case(spec, routing, draw(st.integers(0, 2)), draw(st.booleans()))

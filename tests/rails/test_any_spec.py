@@ -53,7 +53,8 @@ def cases(draw: st.DrawFn, can: Callable[[ShuffleSpec, Topology], bool]) -> Case
     def crosses(text: str) -> bool:
         return has_kernels(text) and can(compiled(text).shuffle(), topology)
 
-    text = draw(texts(topology).filter(crosses))
+    into = draw(st.booleans())
+    text = draw(texts(topology, into=into).filter(crosses))
     spec = Spec(text, compiled(text).shuffle())
     routing = draw(routings(spec, topology))
     return Case(spec, routing, draw(st.integers(0, 2)), draw(st.booleans()))

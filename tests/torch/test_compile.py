@@ -72,7 +72,7 @@ def test_the_functional_interface() -> None:
 
 
 def test_dense_targets_and_several_fields() -> None:
-    """The number of rows is an extent that is passed."""
+    """The number of rows is an extent that is passed; along a handle it is not."""
     shuffle = Shuffle(specs.artifact(specs.MOVED.replace("a : f16[5]", "a : f32[24]")))
 
     def layer(x: Tensor, idx: Tensor, weights: Tensor) -> Tensor:
@@ -81,6 +81,8 @@ def test_dense_targets_and_several_fields() -> None:
         b = torch.zeros(x.shape[0], 2, 2, dtype=torch.int32)
         rows, handle = shuffle.dispatch(x, b, table=table, length=x.shape[0] + 2)
         back = shuffle.combine({"a": rows["a"].sin(), "b": rows["b"]}, handle)
+        rows, handle = shuffle.dispatch(back["a"], b, handle=handle)
+        back = shuffle.combine({"a": rows["a"].cos(), "b": rows["b"]}, handle)
         return back["a"] * weights.sum()
 
     check(layer, "aot_eager", tokens=(4, 6))

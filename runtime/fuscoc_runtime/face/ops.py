@@ -133,7 +133,7 @@ def _(
     earlier: Sequence[Tensor],
 ) -> list[Tensor]:
     found = find(shuffle)
-    num_rows = _fake_length(found, fields, inputs, extents)
+    num_rows = _fake_length(found, fields, inputs, extents, reuses=bool(earlier))
     like = fields[0]
     keys = found.num_local_keys
     num_keys: Any = keys if keys is not None else torch.library.get_ctx().new_dynamic_size()
@@ -379,12 +379,19 @@ def source_dims(spec: ShuffleSpec, field: Tensor) -> list[int]:
 
 
 def _fake_length(
-    found: Registered, fields: Sequence[Tensor], inputs: Sequence[Tensor], extents: Sequence[Any]
+    found: Registered,
+    fields: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    extents: Sequence[Any],
+    *,
+    reuses: bool,
 ) -> Any:
+    """``reuses``: a routing, so a call is given no extents."""
     target = found.spec.declared.target
     if found.num_rows is not None:
         return found.num_rows
-    if target.kind == "dense" and not _loads(target.length):
+    is_told = not reuses or found.spec.program.is_static
+    if target.kind == "dense" and is_told and not _loads(target.length):
         here = found.rank, found.num_ranks
         return evaluate(target.length, Scope(_extents(found.spec, here, fields, inputs, extents)))
     return torch.library.get_ctx().new_dynamic_size()
