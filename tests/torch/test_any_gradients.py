@@ -89,8 +89,9 @@ def _product(some: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
 
 
 def _with(leaves: Iterator[Tensor], fields: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What has gradients, and zeros: the bits of memory may be NaN."""
     return {
-        name: next(leaves) if each.dtype in DIFFERENTIABLE else each
+        name: next(leaves) if each.dtype in DIFFERENTIABLE else torch.zeros_like(each)
         for name, each in fields.items()
     }
 
