@@ -43,7 +43,7 @@ from fuscoc_runtime.demo.verify import (
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.engine.probe import link_between
-from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError
+from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError, ProtocolError
 from fuscoc_runtime.face.shuffle import Shuffle
 from fuscoc_runtime.manifest.artifact import load_artifact
 from fuscoc_runtime.plan.links import Link
@@ -429,6 +429,18 @@ def gathers_given_up(group: Any) -> list[int]:
     _everybody_is_here(rank, last + 1, f"after gathers of {last}")
     heard = gather_in_time(torch.tensor([rank]), group, TIMEOUT, "the next call")
     return [int(each) for each in heard]
+
+
+def gathers_that_differ(group: Any) -> str:
+    """The last of three ranks gives up a gather; all have come to different ones in the next."""
+    rank, last = dist.get_rank(group), dist.get_world_size(group) - 1
+    if rank == last:
+        with pytest.raises(TimeoutError):
+            gather_in_time(torch.tensor([7]), group, 0.1, "an earlier call")
+    _everybody_is_here(rank, last + 1, "after an earlier gather")
+    with pytest.raises(ProtocolError) as caught:
+        gather_in_time(torch.tensor([rank]), group, TIMEOUT, f"call {rank}")
+    return str(caught.value)
 
 
 def no_memory_amid_a_call(group: Any, artifact: str, topology: str, part: str) -> list[str]:

@@ -131,6 +131,14 @@ def test_gathers_that_a_rank_has_given_up(pool: Pool, num_ranks: int) -> None:
     assert found == [list(range(num_ranks))] * num_ranks
 
 
+def test_ranks_that_differ_behind_a_gather_that_one_has_given_up(pool: Pool) -> None:
+    """All hear it at once, and nobody waits for the others."""
+    found = pool.run(rank_work.gathers_that_differ, 3)
+    assert len(set(found)) == 1
+    assert "rank 1 has come to call 1" in found[0]
+    assert "where rank 0 has come to call 0" in found[0]
+
+
 @pytest.mark.parametrize("topology", ["1x3", "2x2"])
 def test_all_ranks_raise_the_same_error(pool: Pool, topology: str) -> None:
     num_ranks = Topology.parse(topology).num_ranks

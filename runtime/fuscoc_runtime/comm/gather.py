@@ -119,7 +119,7 @@ def start_gather(
 
     What a rank has sent in a gather that it has given up since, for another rank had not come, gets
     there when that one comes to the next. So ranks that find themselves at different occasions send
-    their frames once more, until they hear the same again.
+    their frames once more, until all of them hear from each what it has said before.
 
     Raises, when it is waited for:
         ProtocolError: ranks have come to different occasions, as all of them say.
@@ -134,11 +134,12 @@ def start_gather(
 
     def arrived() -> Tensor:
         deadline = Deadline(timeout, someone_ended)
-        frames, before = framed(deadline), ""
+        frames, before = framed(deadline), None
         while problem := _difference(frames[:, :HEAD_BYTES]):
-            if problem == before:
+            heads = frames[:, :HEAD_BYTES]
+            if before is not None and torch.equal(heads, before):
                 raise ProtocolError(problem)
-            frames, before = _start(frame, group)(deadline), problem
+            frames, before = _start(frame, group)(deadline), heads
         rows = frames[:, HEAD_BYTES : HEAD_BYTES + sent.numel()]
         if sent.numel() > room:
             rows = torch.cat([rows, _start(sent[room:], group)(deadline)], dim=1)

@@ -31,7 +31,7 @@ def handles() -> Iterator[Change]:
 @cache
 def making() -> Callable[[Any, Any, Any, bool], Any]:
     """What makes a tensor of numpy's array, whose elements fit what the handle is ``held`` to be
-    of: a number of a type that is no pointer, or such numbers ``in_blocks``. It calls no
+    of: a number or an address, or numbers, but no addresses, ``in_blocks``. It calls no
     constructor, as there is nothing to find out."""
     from triton import language as tl
     from triton.runtime.interpreter import TensorHandle

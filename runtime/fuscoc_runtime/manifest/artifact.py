@@ -2,7 +2,7 @@
 
 ``SHA256SUMS`` lists every other file with its digest, so an artifact that was edited, cut short or
 written by another schema is refused, never run. What is executed are the very bytes that were
-checked: files are read once.
+checked: kernels' files are read once.
 """
 
 from __future__ import annotations
@@ -71,10 +71,12 @@ def load_artifact(path: str | Path) -> Artifact:
     """
     root = Path(path)
     try:
-        if _read(root, MANIFEST) is None:
+        content = _read(root, MANIFEST)
+        if content is None:
             raise ArtifactError(str(root), NO_ARTIFACT)
         sums = _read(root, SUMS)
         if sums is None:
+            _decode_manifest(root / MANIFEST, content)  # another schema is what is wrong then
             raise ArtifactError(str(root / SUMS), MISSING)
         files = {
             name: _read_checked(root, name, digest)

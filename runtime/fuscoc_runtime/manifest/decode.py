@@ -133,6 +133,7 @@ def _test(kind: Any) -> Callable[[Any], bool]:
     return lambda value: type(value) is expected
 
 
+@cache
 def _tags(cls: Any) -> dict[str, Any]:
     choices = {name: get_args(h) for name, h in _hints(cls).items() if get_origin(h) is Literal}
     return {name: args[0] for name, args in choices.items() if len(args) == 1}

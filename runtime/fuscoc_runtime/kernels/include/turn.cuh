@@ -13,7 +13,7 @@ struct Turn {
   using Word = typename UnitOf<kUnit == kLine || kUnit == 8 ? 8 : 4>::type;
   static constexpr u32 kWord = sizeof(Word);
   static constexpr int kUnits = int(sizeof(Word) / sizeof(Unit)), kRows = 4;  // rows under way
-  static constexpr bool kPairs = kUnits == 2 && kRun % kWord != 0 && kRun >= kWord && kRun <= 64;
+  static constexpr bool kPairs = kUnits == 2 && kRun % kWord != 0 && kRun >= kWord && kRun <= 64;  // as registers hold
   const Box<kSteps>& box;
   const Tile& tile;
   const Split& split;
