@@ -125,15 +125,14 @@ def _test(kind: Any) -> Callable[[Any], bool]:
     """Whether a value is meant to be this one of a union: by its type, or by the one possible value
     of every single-valued literal of a dataclass."""
     if dataclasses.is_dataclass(kind):
+        tags = _tags(kind).items()
         return lambda value: (
-            isinstance(value, dict)
-            and all(value.get(name) == tag for name, tag in _tags(kind).items())
+            isinstance(value, dict) and all(value.get(name) == tag for name, tag in tags)
         )
     expected = {Literal: str, tuple: list}.get(get_origin(kind), kind)
     return lambda value: type(value) is expected
 
 
-@cache
 def _tags(cls: Any) -> dict[str, Any]:
     choices = {name: get_args(h) for name, h in _hints(cls).items() if get_origin(h) is Literal}
     return {name: args[0] for name, args in choices.items() if len(args) == 1}
