@@ -19,7 +19,7 @@ READS = (
 )  # fmt: skip
 """What of a tensor takes its values, or their number, to the host."""
 RUNTIME, KERNELS = "fuscoc_runtime", "kernels"
-FRAMED = gather._check_heads.__name__
+FRAMED = gather._difference.__name__
 """Reads what gloo has brought to the host."""
 
 
