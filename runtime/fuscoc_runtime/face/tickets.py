@@ -50,7 +50,7 @@ def redeem(token: Tensor) -> Sequence[Any]:
     ticket = _tickets.get(int(token.numpy()[0]))  # not `item`, which a trace would show as a wait
     if ticket is None:
         raise ClosedError(
-            "the routing of a token that was copied (by hooks on saved tensors, say, such as "
+            "the routing of a token that was copied (by hooks on saved tensors, such as "
             "save_on_cpu with pin_memory, which cannot be around a compiled call)"
         )
     return ticket.routing
