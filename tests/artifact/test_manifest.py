@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,10 @@ def test_follows_the_runtimes_schema(name: str) -> None:
     (shuffle,) = manifest.shuffles
     assert manifest.schema == SCHEMA
     assert manifest.compiler == fuscoc.__version__
+    listed = [line.split("  ") for line in files[SUMS].decode().splitlines()]
+    assert {path: digest for digest, path in listed} == {
+        path: hashlib.sha256(content).hexdigest() for path, content in files.items() if path != SUMS
+    }
     assert shuffle.name == checked.name
     assert [field.name for field in shuffle.declared.fields] == [
         field.name for field in checked.fields

@@ -2,7 +2,7 @@
 
 ``SHA256SUMS`` lists every other file with its digest, so an artifact that was edited, cut short or
 written by another schema is refused, never run. What is executed are the very bytes that were
-checked: kernels' files are read once.
+checked: files are read once.
 """
 
 from __future__ import annotations
@@ -71,13 +71,9 @@ def load_artifact(path: str | Path) -> Artifact:
     """
     root = Path(path)
     try:
-        content = _read(root, MANIFEST)
-        if content is None:
-            raise ArtifactError(str(root), NO_ARTIFACT)
         sums = _read(root, SUMS)
         if sums is None:
-            _decode_manifest(root / MANIFEST, content)  # another schema is what is wrong then
-            raise ArtifactError(str(root / SUMS), MISSING)
+            raise _without_sums(root)
         files = {
             name: _read_checked(root, name, digest)
             for name, digest in _digests(root / SUMS, sums).items()
@@ -89,6 +85,16 @@ def load_artifact(path: str | Path) -> Artifact:
     _check_references(root, manifest, kernels, files)
     code = {name: files[name] for name in _files_of_kernels(manifest)}
     return Artifact(root, manifest, hashlib.sha256(sums).hexdigest(), kernels, code)
+
+
+def _without_sums(root: Path) -> ArtifactError:
+    """What is wrong with a directory that has no list of digests. Another schema is said first:
+    earlier ones had none."""
+    content = _read(root, MANIFEST)
+    if content is None:
+        return ArtifactError(str(root), NO_ARTIFACT)
+    _decode_manifest(root / MANIFEST, content)
+    return ArtifactError(str(root / SUMS), MISSING)
 
 
 def _decode_manifest(file: Path, content: bytes) -> Manifest:
