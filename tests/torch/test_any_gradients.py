@@ -75,7 +75,9 @@ class _Products:
 
     def _made(self, leaves: Sequence[Tensor]) -> list[Tensor]:
         reals = (torch.view_as_real(x) if x.is_complex() else x for x in self._work(leaves))
-        return [each for each in reals if each.requires_grad]
+        made = [each for each in reals if each.dtype in DIFFERENTIABLE]
+        assert all(each.requires_grad for each in made), "a result has lost its gradients"
+        return made
 
 
 def _numbers(like: Tensor) -> Tensor:
