@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary, ref
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from fuscoc_runtime.comm import gather as gathering
@@ -129,6 +130,17 @@ def test_a_rank_that_does_not_connect(monkeypatch: pytest.MonkeyPatch, lanes: li
     monkeypatch.setattr(group, "gather_in_time", late)
     with pytest.raises(HopTimeoutError, match="rank 2 in the connection hop"):
         subgroups.network_groups(members(), LANES)
+
+
+def test_a_rank_that_ends_while_others_connect(
+    monkeypatch: pytest.MonkeyPatch, lanes: list[Group]
+) -> None:
+    """NCCL says that it was a remote process, and not which."""
+    lost = mock.Mock(side_effect=dist.DistBackendError("remote process exited"))
+    monkeypatch.setattr(group.dist, "new_group", lost)
+    with pytest.raises(HopTimeoutError, match="rank 2 in the connection hop"):
+        subgroups.network_groups(members(), LANES)
+    assert not lanes
 
 
 def test_who_lacks_memory_blames_nobody(

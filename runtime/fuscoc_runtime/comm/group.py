@@ -105,7 +105,7 @@ class Membership:
         if group is None:
             return [said]
         given = said, group, self.device, self.timeout, occasion, self.liveness.someone_ended
-        return self._in_time(occasion, lambda: gather_json(*given))
+        return self.in_time(occasion, lambda: gather_json(*given))
 
     def meet(self, occasion: str, word: int = 0) -> list[int]:
         """Wait until all ranks are here. Returns what each of them says; nothing where there is no
@@ -120,11 +120,15 @@ class Membership:
             return []
         said = torch.tensor([word], device=self.device)
         given = said, group, self.timeout, occasion, self.liveness.someone_ended
-        heard = self._in_time(occasion, lambda: gather_in_time(*given))
+        heard = self.in_time(occasion, lambda: gather_in_time(*given))
         return [int(each) for each in heard]
 
-    def _in_time(self, occasion: str, exchange: Callable[[], T]) -> T:
-        """What ``exchange`` returns; if it fails, who is to blame."""
+    def in_time(self, occasion: str, exchange: Callable[[], T]) -> T:
+        """What ``exchange`` returns, a collective of the communication library.
+
+        Raises:
+            HopTimeoutError, NetworkError: it has failed; as ``meet``.
+        """
         started = time.monotonic()
         try:
             return exchange()

@@ -103,16 +103,20 @@ def _new_group(ranks: list[int], members: Membership) -> Any:
 
     Raises:
         TopologyError: the ranks would not find each other.
+        HopTimeoutError, NetworkError: one of them has ended.
     """
     group = members.group
     assert group is not None
     # That of the library, which torch does not pass on to new groups: that of ``members`` is of one
     # shuffle, and others use the group, too.
     timeout = timedelta(seconds=group_timeout(group, members.device))
-    if group is dist.group.WORLD:
-        return dist.new_group(ranks, timeout=timeout)
-    _check_numbers(members.meet("connection", len(_world.pg_names)))
-    return dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
+    is_part = group is not dist.group.WORLD
+    if is_part:
+        _check_numbers(members.meet("connection", len(_world.pg_names)))
+    return members.in_time(
+        "connection",
+        lambda: dist.new_group(ranks, timeout=timeout, use_local_synchronization=is_part),
+    )
 
 
 def _check_numbers(known: Sequence[int]) -> None:
