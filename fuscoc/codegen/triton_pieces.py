@@ -80,8 +80,8 @@ class _Printer:
         parameters = {name: what for name, what in self.given.items() if _names(name, all_used)}
         self.given = {name: what for name, what in parameters.items() if _names(name, used)}
         texts = [self.function(*lines) for lines in functions]
-        texts += [self.meet(entries, declared, parameters), self.place(), self.dispatch()]
-        texts += [self.clear(), self.combine()] if combines else []
+        texts += [self.plan(entries, declared, parameters), self.dispatch()]
+        texts += [self.combine()] if combines else []
         planning = ["pieces"] if self.alike is None else ["pieces", "chains"]
         modules = [*planning, "move", *(["give_back"] if combines else [])]
         modules += ["vectors"] if "vectors." in all_used else []
@@ -195,42 +195,42 @@ class _Printer:
         sizes = zip(self.shuffle.leaving, self.sizes.fields, strict=True)
         return [self.row(field, size.word_bytes) for field, size in sizes]
 
-    def meet(self, entries: str, declared: Sequence[str], parameters: Mapping[str, str]) -> str:
+    def plan(self, entries: str, declared: Sequence[str], parameters: Mapping[str, str]) -> str:
+        """The kernel that tells and hears what ranks have, and makes boxes."""
+        fixed, fanout, ragged = not self.op.looks_up(), self.shuffle.fanout, self.shuffle.ragged
         counts = {name: name for name in ("num_sources", "num_slots", "num_cells")}
-        given = {
+        meets = {
             **dict.fromkeys(counts),
             "num_entries": entries,
             "given": as_tuple(list(self.given)),
-            "sizes": "sizes" if self.shuffle.ragged else "None",
-            "fanout": self.shuffle.fanout,
-            "ragged": self.shuffle.ragged,
-            "fixed": not self.op.looks_up(),
+            "sizes": "sizes" if ragged else "None",
+            "fanout": fanout,
+            "ragged": ragged,
+            "fixed": fixed,
         }
-        parameters = {**counts, **parameters}
-        return self.kernel(
-            "meet", "pieces.meet", parameters, given, self.sizes.plan_warps, declared
-        )
-
-    def place(self) -> str:
         given: dict[str, object] = {
             "given": as_tuple(list(self.given)),
             "piece": "piece",
             "rows": as_tuple(self.rows()),
             "item_lines": self.sizes.item_lines,
-            "fixed": not self.op.looks_up(),
+            "fixed": fixed,
             "comes_back": self.shuffle.combine is not None,
         }
         if self.alike is None:
             given |= {
                 "num_pieces": len(self.pieces),
-                "fanout": self.shuffle.fanout,
-                "ragged": self.shuffle.ragged,
+                "fanout": fanout,
+                "ragged": ragged,
                 "apart": self.shuffle.apart,
             }
         else:
             given |= {"group": self.sizes.chained, "entry": self.entry(self.alike)}
         planning = "pieces" if self.alike is None else "chains"
-        return self.kernel("place", f"{planning}.place", self.given, given, self.sizes.plan_warps)
+        before = [*declared, called("pieces.meet", meets)]
+        parameters = {**counts, **parameters}
+        return self.kernel(
+            "plan", f"{planning}.place", parameters, given, self.sizes.plan_warps, before
+        )
 
     def entry(self, alike: AlikeEntries) -> str:
         """What all entries are, as `chains.place` takes it."""
@@ -258,15 +258,11 @@ class _Printer:
             "lines_at_once": as_tuple([str(each.lines) for each in self.sizes.fields]),
             "item_lines": self.sizes.item_lines,
             "apart": self.shuffle.apart,
+            "fixed": not self.op.looks_up(),
         }
         begun = {"begun": "begun"} if self.shuffle.apart else {}
         parameters = {"ticket": "ticket", **begun, **sources, **places}
         return self.kernel("dispatch", "move.dispatch", parameters, given, self.sizes.copy_warps)
-
-    def clear(self) -> str:
-        given = {"result": None, "result_bytes": None, "disjoint": bool(self.op.read("disjoint"))}
-        parameters = self.of_field("result", "result_bytes")
-        return self.kernel("clear", "give_back.clear", parameters, given, self.sizes.copy_warps)
 
     def combine(self) -> str:
         names = ("ticket", "rows_ticket")
@@ -276,6 +272,8 @@ class _Printer:
             "steps": self.steps,
             "lines_at_once": self.sizes.fields[0].lines,
             "item_lines": self.sizes.item_lines,
+            "disjoint": bool(self.op.read("disjoint")),
+            "fixed": not self.op.looks_up(),
         }
         parameters = dict(zip(names, names, strict=True))
         parameters |= self.of_field("rows", "result", "result_bytes")
@@ -297,9 +295,14 @@ class _Printer:
         """A kernel that hands a device function what it is ``given``, None: a parameter."""
         full, every = f"{self.shuffle.name}_node_{role}", {"call": "call", **parameters}
         self.kernels[role] = NodeKernel(full, every, warps)
-        arguments = ["call", *(k if v is None else f"{k}={v}" for k, v in given.items())]
-        body = [*before, f"{function}({', '.join(arguments)})"]
+        body = [*before, called(function, given)]
         return print_kernel(full, every, self.pointers, body, self.words.get(role, ()))
+
+
+def called(function: str, given: Mapping[str, object]) -> str:
+    """A call of a device function that is ``given`` this, None: a variable of that name."""
+    arguments = ["call", *(k if v is None else f"{k}={v}" for k, v in given.items())]
+    return f"{function}({', '.join(arguments)})"
 
 
 def line_parts(field: CudaField, word_bytes: int) -> int:

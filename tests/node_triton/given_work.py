@@ -187,10 +187,10 @@ def older_handles(group: Any, artifact: str, options: Mapping[str, Any]) -> None
 
 def changing_extents(
     group: Any, artifact: str, calls: Sequence[tuple[Sequence[int], Sequence[int]]], first: int
-) -> list[tuple[int, str]]:
+) -> list[tuple[bool, bool, str]]:
     """Dispatches, and combines where every rank joins and every point has a slot, of ``rows[rank]``
     and ``length[rank]``, with two handles in turn and as if there had been ``first`` calls before.
-    Whether each made boxes, and what it says."""
+    Whether each made boxes, whether all ranks kept theirs, and what it says."""
     shuffle = open_shuffle(group, artifact, capacity=8, num_handles=2)
     num_ranks, rank = shuffle.topology.num_ranks, shuffle.rank
     pretend(shuffle, first)
@@ -213,7 +213,8 @@ def changing_extents(
             said = said_by(lambda own=own: shuffle.dispatch(**own.source, **own.extents))
             said += said_by(shuffle.check)
             shuffle.engine.members.meet("test")  # nothing of the call is under way any more
-        seen.append((int(taken[4]), said))
+        is_kept = bool(taken[6])
+        seen.append((not is_kept and bool(taken[4]), is_kept, said))
     return seen
 
 

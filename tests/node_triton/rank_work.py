@@ -21,7 +21,9 @@ from fuscoc_runtime.demo.verify import (
     work_on,
 )
 from fuscoc_runtime.engine.node.engine import NodeEngine
+from fuscoc_runtime.engine.node.report import signed
 from fuscoc_runtime.engine.node.triton import TritonNode
+from fuscoc_runtime.engine.node.triton_pieces import PiecesMemory
 from fuscoc_runtime.engine.node.watch import GRACE_SECONDS
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face.shuffle import Shuffle
@@ -69,12 +71,19 @@ def pretend(shuffle: Shuffle, epoch: int) -> None:
     """Let the latest epoch be that one."""
     node = shuffle.engine.node
     assert isinstance(node, TritonNode)
-    node.state[:PLAN_AND_COMBINE] = epoch
-    node._memory.pretend(epoch)
+    for place in EPOCHS:
+        node.state[place] = epoch
+    memory = node._memory
+    memory.pretend(epoch)
+    if isinstance(memory, PiecesMemory):
+        ranks, stride = shuffle.topology.num_ranks, memory.limits.max_sources
+        memory.part("notes", torch.int32, ranks).fill_(signed(2 * epoch))
+        memory.part("dispatch_flags", torch.int32, ranks * stride).fill_(signed(ARRIVED * epoch))
     shuffle.engine.members.meet("test")
 
 
-PLAN_AND_COMBINE = 3  # words of the state that are epochs; see kernels/device/words.py
+ARRIVED = 1 << 16  # as in kernels/device/move.py
+EPOCHS = (0, 1, 2, 7, 8)  # words of the state, see kernels/device/words.py
 
 
 def batch(spec: ShuffleSpec, sizes: Sequence[int], seed: int) -> list[RankData]:

@@ -280,13 +280,26 @@ def test_boxes_are_made_when_something_has_changed(pool: Pool) -> None:
     # The rank that refuses makes none, and finds its own of the call before with that entry.
     made[1] += [1, 1, 0, 1, 0, 1]
     found = pool.run(given_work.changing_extents, 2, path(MOVING), calls, 2**31 - 6)
+    before = [None, None, *calls]  # with the same entry
+    is_whole = [call is not too_long and call is not too_short for call in calls]
+    keeps = [pair[0] == pair[1] for pair in zip(calls, before, strict=False)]
     for rank, seen in enumerate(found):
-        assert [stale for stale, _ in seen] == made[rank]
-        for call, (_, said) in zip(calls, seen, strict=True):
+        assert [stale for stale, *_ in seen] == made[rank]
+        for call, same, whole, (_, is_kept, said) in zip(calls, keeps, is_whole, seen, strict=True):
+            if call is not too_long or rank == 0:
+                assert is_kept == (same and whole)
             if call is too_short:
                 assert "[FSR019] 6 points of rank 1" in said if rank else said == "no error" * 2
             elif call is not too_long:
                 assert said == "no error"
+
+
+def test_clashes_are_found_in_every_call(pool: Pool) -> None:
+    """Also where nothing has changed since the call before with that entry."""
+    text, calls = MOVING.replace("rank * most + i", "i + 0"), [((2, 2), (6, 6))] * 5
+    for seen in pool.run(given_work.changing_extents, 2, path(text), calls, 0):
+        assert [is_kept for _, is_kept, _ in seen] == [False] * 5
+        assert all("[FSR024]" in said and "found 2 points" in said for *_, said in seen)
 
 
 @pytest.mark.parametrize("name", ["summed", "copied"])

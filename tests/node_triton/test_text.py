@@ -182,8 +182,8 @@ def test_numbers_of_ranks_share_no_machine_code() -> None:
 
 @pytest.mark.parametrize("name", PIECES)
 def test_pieces_compile(name: str) -> None:
-    back = {"clear", "combine"} if SHUFFLES[name].combine is not None else set()
-    assert set(compiled(name)) == {"meet", "place", "dispatch"} | back
+    back = {"combine"} if SHUFFLES[name].combine is not None else set()
+    assert set(compiled(name)) == {"plan", "dispatch"} | back
     assert barriers_before_release(compiled(name)["dispatch"]) > 0
     # A combine's first releases say what this rank has begun; the last one is that of an item.
     *_, before_last, _ = re.finditer(r"\.release\b", compiled(name)["combine"])

@@ -34,7 +34,7 @@ def piece(number: tl.constexpr, entry, cells_before, given):
 
 
 @triton.jit(do_not_specialize=range(9))
-def kv_cache_node_meet(
+def kv_cache_node_plan(
     call: tl.int64,
     num_sources: tl.int64,
     num_slots: tl.int64,
@@ -66,21 +66,6 @@ def kv_cache_node_meet(
         ragged=False,
         fixed=False,
     )
-
-
-@triton.jit(do_not_specialize=range(5))
-def kv_cache_node_place(
-    call: tl.int64,
-    input_source_page: tl.int64,
-    input_destination: tl.int64,
-    extent_pages: tl.int64,
-    extent_ranks: tl.int64,
-):
-    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    input_source_page = input_source_page.to(tl.int64).to(tl.pointer_type(tl.int64))
-    input_destination = input_destination.to(tl.int64).to(tl.pointer_type(tl.int64))
-    extent_pages = extent_pages.to(tl.int64)
-    extent_ranks = extent_ranks.to(tl.int64)
     pieces.place(
         call,
         given=(input_source_page, input_destination, extent_pages, extent_ranks),
@@ -120,4 +105,5 @@ def kv_cache_node_dispatch(
         lines_at_once=(1024,),
         item_lines=1024,
         apart=False,
+        fixed=False,
     )

@@ -45,7 +45,7 @@ def piece(number: tl.constexpr, entry, cells_before, given):
 
 
 @triton.jit(do_not_specialize=range(6))
-def ulysses_node_meet(
+def ulysses_node_plan(
     call: tl.int64,
     num_sources: tl.int64,
     num_slots: tl.int64,
@@ -71,13 +71,6 @@ def ulysses_node_meet(
         ragged=False,
         fixed=True,
     )
-
-
-@triton.jit(do_not_specialize=range(3))
-def ulysses_node_place(call: tl.int64, extent_rank: tl.int64, extent_ranks: tl.int64):
-    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    extent_rank = extent_rank.to(tl.int64)
-    extent_ranks = extent_ranks.to(tl.int64)
     pieces.place(
         call,
         given=(extent_rank, extent_ranks),
@@ -118,15 +111,8 @@ def ulysses_node_dispatch(
         lines_at_once=(1024,),
         item_lines=1024,
         apart=False,
+        fixed=True,
     )
-
-
-@triton.jit(do_not_specialize=range(3))
-def ulysses_node_clear(call: tl.int64, result: tl.int64, result_bytes: tl.int64):
-    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    result = result.to(tl.int64)
-    result_bytes = result_bytes.to(tl.int64)
-    give_back.clear(call, result, result_bytes, disjoint=True)
 
 
 # ulysses.fsc:20: combine reverse
@@ -156,4 +142,6 @@ def ulysses_node_combine(
         steps=4,
         lines_at_once=1024,
         item_lines=1024,
+        disjoint=True,
+        fixed=True,
     )

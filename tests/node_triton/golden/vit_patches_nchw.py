@@ -63,7 +63,7 @@ def sizes(entry, given):
 
 
 @triton.jit(do_not_specialize=range(9))
-def vit_patches_nchw_node_meet(
+def vit_patches_nchw_node_plan(
     call: tl.int64,
     num_sources: tl.int64,
     num_slots: tl.int64,
@@ -95,21 +95,6 @@ def vit_patches_nchw_node_meet(
         ragged=True,
         fixed=False,
     )
-
-
-@triton.jit(do_not_specialize=range(5))
-def vit_patches_nchw_node_place(
-    call: tl.int64,
-    input_height: tl.int64,
-    input_width: tl.int64,
-    input_packing: tl.int64,
-    extent_ranks: tl.int64,
-):
-    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    input_height = input_height.to(tl.int64).to(tl.pointer_type(tl.int64))
-    input_width = input_width.to(tl.int64).to(tl.pointer_type(tl.int64))
-    input_packing = input_packing.to(tl.int64).to(tl.pointer_type(tl.int64))
-    extent_ranks = extent_ranks.to(tl.int64)
     pieces.place(
         call,
         given=(input_height, input_width, input_packing, extent_ranks),
@@ -149,15 +134,8 @@ def vit_patches_nchw_node_dispatch(
         lines_at_once=(128,),
         item_lines=1024,
         apart=False,
+        fixed=False,
     )
-
-
-@triton.jit(do_not_specialize=range(3))
-def vit_patches_nchw_node_clear(call: tl.int64, result: tl.int64, result_bytes: tl.int64):
-    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    result = result.to(tl.int64)
-    result_bytes = result_bytes.to(tl.int64)
-    give_back.clear(call, result, result_bytes, disjoint=True)
 
 
 # vit_patches_nchw.fsc:20: combine reverse
@@ -187,4 +165,6 @@ def vit_patches_nchw_node_combine(
         steps=5,
         lines_at_once=128,
         item_lines=1024,
+        disjoint=True,
+        fixed=False,
     )

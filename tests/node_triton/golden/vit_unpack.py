@@ -46,7 +46,7 @@ def piece(number: tl.constexpr, entry, cells_before, given):
 
 
 @triton.jit(do_not_specialize=range(7))
-def vit_unpack_node_meet(
+def vit_unpack_node_plan(
     call: tl.int64,
     num_sources: tl.int64,
     num_slots: tl.int64,
@@ -74,13 +74,6 @@ def vit_unpack_node_meet(
         ragged=False,
         fixed=False,
     )
-
-
-@triton.jit(do_not_specialize=range(3))
-def vit_unpack_node_place(call: tl.int64, input_places: tl.int64, extent_ranks: tl.int64):
-    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    input_places = input_places.to(tl.int64).to(tl.pointer_type(tl.int64))
-    extent_ranks = extent_ranks.to(tl.int64)
     chains.place(
         call,
         given=(input_places, extent_ranks),
@@ -118,15 +111,8 @@ def vit_unpack_node_dispatch(
         lines_at_once=(256,),
         item_lines=1024,
         apart=False,
+        fixed=False,
     )
-
-
-@triton.jit(do_not_specialize=range(3))
-def vit_unpack_node_clear(call: tl.int64, result: tl.int64, result_bytes: tl.int64):
-    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    result = result.to(tl.int64)
-    result_bytes = result_bytes.to(tl.int64)
-    give_back.clear(call, result, result_bytes, disjoint=True)
 
 
 # vit_unpack.fsc:20: combine reverse
@@ -156,4 +142,6 @@ def vit_unpack_node_combine(
         steps=2,
         lines_at_once=256,
         item_lines=1024,
+        disjoint=True,
+        fixed=False,
     )

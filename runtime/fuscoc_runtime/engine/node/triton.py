@@ -221,10 +221,15 @@ class TritonNode:
         ``rows_ticket`` is that of the dispatch which put the rows into the window, if they are
         there. Where sums cannot be made they are NaN; see `CudaNode.combine`.
         """
-        values = {"rows_ticket": rows_ticket, "programs": self._programs.combine}
+        programs = self._programs_back(handle.num_sources, results)
+        values = {"rows_ticket": rows_ticket, "programs": programs}
         values |= self._program.fields_back(rows, results)
         self._back.submit(self._back.numbers({**self._values(handle), **values}))
         return results
+
+    def _programs_back(self, num_sources: int, results: Sequence[torch.Tensor]) -> int:
+        """Programs of a combine."""
+        return self._programs.combine
 
     def prepared_back(self, num_sources: int) -> Prepared:
         """All combines of so many segments, until the next `configure`."""

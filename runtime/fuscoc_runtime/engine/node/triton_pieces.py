@@ -1,6 +1,6 @@
 """The Triton kernels of one node where slots follow from pieces: what they keep.
 
-A dispatch is three launches, a combine two; there is nothing of the size of a point.
+A dispatch is two launches, a combine one; there is nothing of the size of a point.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.pieces import BOX_PADDING, LINE, MOST_LINES, most_entries
 from fuscoc_runtime.engine.node.ragged import MAX_PROGRAMS, EntrySizes, RaggedSizes
 from fuscoc_runtime.engine.node.rings import Launched
+from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.state import Limits, lay_out
 from fuscoc_runtime.engine.node.triton import TritonNode
 from fuscoc_runtime.engine.node.triton_memory import TritonMemory
@@ -28,7 +29,12 @@ from fuscoc_runtime.manifest.schema import NodeSpec, PiecesSpec, ShuffleSpec
 from fuscoc_runtime.room import num_routing_words, room_for
 
 MAX_CHAINING = 4096
-"""Programs that plan groups of entries: none waits for another."""
+"""Programs that plan groups of entries: none waits for another but the first."""
+FEW_AN_SM = 2.5
+"""Programs of a call that is small: half of the SMs have room for another's, also while these wait."""
+SHARE, PLACES = 1 << 14, 16
+"""Bytes of a result that a program clears at once, and places of a list that items are taken from
+in turn, as in kernels/device/give_back.py and move.py."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ class PiecesMemory(TritonMemory):
             {
                 "counts": [2 * ranks * (program.num_columns + 1) * 4],
                 "plan_flags": [ranks * program.plan_blocks * 4],
+                "notes": [ranks * 4],
                 "told_flags": [ranks * 4],
                 "dispatch_flags": [ranks * self.limits.max_sources * 4],
                 "combine_flags": [room.max_flags * 8],
@@ -163,37 +170,58 @@ class TritonPiecesNode(TritonNode):
         begun = self._program.bits_of_cells(source)
         if begun is not None:
             values["begun"] = address(begun)
-        self._forth.submit(self._forth.numbers(values))
+        values["programs"] = self._few(self._num_items(num_sources), self._programs.dispatch)
+        # Those come early, and wait; others would keep peers' planners from a GPU that they share.
+        is_small = values["programs"] <= FEW_AN_SM * self._programs.sms
+        commands = self._forth_early if is_small else self._forth
+        commands.submit(commands.numbers(values))
         return handle
+
+    def _programs_back(self, num_sources: int, results: Sequence[torch.Tensor]) -> int:
+        shares = max((-(-each.nbytes // SHARE) for each in results), default=0)
+        return self._few(max(2 * self._num_items(num_sources), shares), self._programs.combine)
+
+    def _num_items(self, num_sources: int) -> int:
+        """Items that so many segments are copied in, where entries are not looked up."""
+        points, parts = num_sources * self.shuffle.program.fanout, self._pieces.line_parts
+        item_bytes = LINE * self._tile["item_lines"]
+        of_fields = (-(-points * size * parts // item_bytes) for size in self._program.row_bytes)
+        ends = self._pieces.per_entry * self._program.num_ranks * len(self._program.row_bytes)
+        return sum(of_fields) + ends + PLACES
+
+    def _few(self, needed: int, most: int) -> int:
+        """Programs of a call, each with an item, if as many as that are few."""
+        if self._interpreted or self._pieces.outer or needed > FEW_AN_SM * self._programs.sms:
+            return most
+        return needed
 
     @property
     def _varied(self) -> list[str]:
         """No dispatch repeats another one's numbers."""
         return []
 
-    def _commands_forth(self) -> list[Command]:
+    def configure(self, programs: Programs) -> None:
+        """As `TritonNode.configure`."""
+        super().configure(programs)
+        self._forth_early = self._program.listed(self._commands_forth(early=True))
+
+    def _commands_forth(self, early: bool = False) -> list[Command]:
+        """A dispatch; ``early``: what copies comes while planning goes on."""
         kernels = self._program.kernels
         return [
-            Launch(kernels["meet"], "one"),
-            Launch(kernels["place"], "plan_programs"),
-            Launch(kernels["dispatch"], "programs"),
+            Launch(kernels["plan"], "plan_programs"),
+            Launch(kernels["dispatch"], "programs", follows=early),
         ]
-
-    def _commands_back(self) -> list[Command]:
-        """A combine; cells of no segment become 0."""
-        return [Launch(self._program.kernels["clear"], "programs"), *super()._commands_back()]
 
     def _lasting_numbers(self, index: int) -> dict[str, int]:
         return {
             **self._program.rows_there(self._memory.sections["rows"]),
-            "one": 1,
             "plan_programs": self._plan_programs,
-            "programs": self._programs.dispatch,
         }
 
     @property
     def _plan_programs(self) -> int:
-        """Of `place`: each makes one kind of what an entry's piece has, or several in turn; or all
+        """That plan: each makes one kind of what an entry's piece has, or several in turn; or all
         of a group of entries that are alike."""
         if self._interpreted:
             return 1
@@ -212,7 +240,7 @@ class TritonPiecesNode(TritonNode):
         sizes = {
             "points_before": self.max_entries,
             "cells_before": self.max_entries,
-            "taken": 6,
+            "taken": 7,
             "sent_items": self._program.num_ranks * self._max_boxes,
         }
         if self.shuffle.program.relation.apart:
@@ -239,7 +267,7 @@ class TritonPiecesNode(TritonNode):
             "routing": self._zeros(torch.int32, num_routing_words(self._program.room)),
             "boxes_back": self._zeros(torch.int64, box_words * comes_back),
             "back_before": self._zeros(torch.int64, (self._max_boxes + 1) * comes_back),
-            "num_boxes": self._zeros(torch.int64, 1),
+            "num_boxes": self._zeros(torch.int64, 2),
             "filled": self._zeros(torch.int32, self.limits.capacity // 32 + 1),
             "moved": self._zeros(torch.int64, 2 + self._program.room),
             "made_of": self._zeros(torch.int64, self._num_made_of),

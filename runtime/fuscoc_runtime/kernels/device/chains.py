@@ -23,12 +23,13 @@ def place(
     call, given, piece: tl.constexpr, rows: tl.constexpr, item_lines: tl.constexpr,
     group: tl.constexpr, entry: tl.constexpr, fixed: tl.constexpr, comes_back: tl.constexpr,
 ):  # fmt: skip
-    """The boxes of all chains, unless those that are there are right. ``entry`` says of every one:
+    """The boxes of all chains, unless those that are there are right, behind `pieces.meet`.
+    ``entry`` says of every one:
     (source cells, slots to the next one of a chain, points, its lowest and its highest slot from
     the first). The first loop of a ``piece`` is of one number, and becomes that over entries."""
     taken = sync.array(call, words.TAKEN, tl.int64)
     num_entries = tl.load(taken + 2)
-    stale = tl.load(taken + 4)
+    stale = pieces.is_stale(call)
     num_groups = tl.where(stale != 0, (num_entries + group - 1) // group, 0)
     for number in range(tl.program_id(0), num_groups, tl.num_programs(0)):
         place_group(

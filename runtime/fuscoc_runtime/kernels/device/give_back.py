@@ -14,36 +14,52 @@ from fuscoc_runtime.kernels.device import load
 words, vectors, sync, back = load("words"), load("vectors"), load("sync"), load("combine")
 boxes, lines = load("boxes"), load("lines")
 
-CLEARED = tl.constexpr(2048)  # words of 8 bytes at once
+SHARE = tl.constexpr(2048)  # words of 8 bytes that are cleared at once
 
 
 @triton.jit
-def clear(call, result, result_bytes, disjoint: tl.constexpr):
-    """Before it: of a result that rows do not fill, the rest is 0. Rows fill it if no two segments
-    have a byte in common and all bytes are moved."""
-    moved = tl.load(sync.array(call, words.MOVED, tl.int64))
-    if (not disjoint) | (moved != result_bytes):
-        share: tl.constexpr = 8 * CLEARED
-        to = result.to(tl.pointer_type(tl.int64))
-        lane = tl.arange(0, CLEARED).to(tl.int64)
-        for begin in range(tl.program_id(0) * share, result_bytes, tl.num_programs(0) * share):
-            at = begin // 8 + lane
-            tl.store(to + at, tl.full((CLEARED,), 0, tl.int64), mask=at * 8 + 8 <= result_bytes)
-        if tl.program_id(0) == 0:
-            at = result_bytes // 8 * 8 + tl.arange(0, 8)
-            at_byte = result.to(tl.pointer_type(tl.int8)) + at
-            tl.store(at_byte, tl.full((8,), 0, tl.int8), mask=at < result_bytes)
+def clear(call, result, result_bytes):
+    """Of a result that rows do not fill, the rest is 0 before any row is there: programs clear
+    shares of it, and wait for those of others."""
+    state = sync.array(call, words.STATE, tl.int32)
+    num_shares = (result_bytes + 8 * SHARE - 1) // (8 * SHARE)
+    cleared = tl.full((), 0, tl.int32)
+    share = sync.take(state, words.NEXT_SHARE)
+    while share < num_shares:
+        at = share * SHARE + tl.arange(0, SHARE).to(tl.int64)
+        to = result.to(tl.pointer_type(tl.int64)) + at
+        tl.store(to, tl.full((SHARE,), 0, tl.int64), mask=at * 8 + 8 <= result_bytes)
+        at = result_bytes // 8 * 8 + tl.arange(0, 8)
+        to = result.to(tl.pointer_type(tl.int8)) + at
+        is_last = share == num_shares - 1
+        tl.store(to, tl.full((8,), 0, tl.int8), mask=is_last & (at < result_bytes))
+        cleared += 1
+        share = sync.take(state, words.NEXT_SHARE)
+    tl.debug_barrier()  # the stores of every thread come first
+    done = state + words.CLEARED
+    num_cleared = cleared + tl.atomic_add(done, cleared, sem="acq_rel", scope="gpu")
+    while num_cleared < num_shares:
+        num_cleared = tl.atomic_add(done, 0, sem="acquire", scope="gpu")
+        sync.pause()
 
 
 @triton.jit
 def combine(
     call, ticket, rows_ticket, rows, result, result_bytes, sizes: tl.constexpr,
     steps: tl.constexpr, lines_at_once: tl.constexpr, item_lines: tl.constexpr,
+    disjoint: tl.constexpr, fixed: tl.constexpr,
 ):  # fmt: skip
-    """``sizes`` are those of the one field, as in `pieces`; ``rows_ticket`` as in `combine`."""
+    """``sizes`` are those of the one field, and ``fixed``, as in `pieces`; ``rows_ticket`` as in
+    `combine`. Rows fill the result if no two segments have a byte in common, as ``disjoint`` ones,
+    and all bytes are moved."""
     turn = back.begin(call, ticket, rows_ticket)
     if turn[0] == 1:
-        give_back(call, turn[1], rows, result, sizes, steps, lines_at_once, item_lines)
+        moved = tl.load(sync.array(call, words.MOVED, tl.int64))
+        if (not disjoint) | (moved != result_bytes):
+            clear(call, result, result_bytes)
+        give_back(
+            call, turn[1], rows, result, sizes, steps, lines_at_once, item_lines, fixed
+        )  # fmt: skip
     else:
         back.give_up(call, turn, rows_ticket, (result,), (result_bytes,), 1)
     back.finish(call, turn)
@@ -52,7 +68,7 @@ def combine(
 @triton.jit
 def give_back(
     call, tag, rows, result, sizes: tl.constexpr, steps: tl.constexpr,
-    lines_at_once: tl.constexpr, item_lines: tl.constexpr,
+    lines_at_once: tl.constexpr, item_lines: tl.constexpr, fixed: tl.constexpr,
 ):  # fmt: skip
     me = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
@@ -64,13 +80,21 @@ def give_back(
     num_boxes = tl.load(sync.array(call, words.NUM_BOXES, tl.int64))
     arriving = tl.load(sync.array(call, words.BACK_BEFORE, tl.int64) + num_boxes)
     num_got = num_own + tl.where(num_ranks > 1, arriving, 0)
-    sends = (tl.program_id(0) % 2 == 0).to(tl.int32)
+    takes = num_sent == num_sent
+    if fixed:
+        takes = num_sent + num_got > tl.num_programs(0)
+    number = tl.program_id(0).to(tl.int64)  # without taking: first what is sent, an item each
+    sends = tl.where(takes, number % 2 == 0, number < num_sent).to(tl.int32)
     pending = tl.full((), 0, tl.int64)  # the flag of what was sent last
-    left = 2  # kinds of items that there may be more of
-    item = take(call, sends)
+    left = tl.where(takes, 2, 1)  # kinds of items that there may be more of
+    item = tl.where(sends == 1, number, number - num_sent)
+    if takes:
+        item = take(call, sends)
     while left > 0:
         if item < tl.where(sends == 1, num_sent, num_got):
-            following = take(call, sends)
+            following = num_sent + num_got
+            if takes:
+                following = take(call, sends)
             box, start, end, inside, lost, flag = ends_of(
                 call, tag, item, sends, num_own, num_boxes, rows, result, steps
             )

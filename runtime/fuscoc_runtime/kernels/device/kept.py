@@ -1,5 +1,8 @@
 """Boxes that follow from extents and the ranks' slots alone: those that a ring entry has, here and
 in the windows of all ranks, stay right until one of these changes.
+
+Every rank tells the others whether they have changed for it. If they have for none, the boxes of
+all are kept, nobody tells anybody of them, and slots that did not clash then do not clash now.
 """
 
 import triton
@@ -11,9 +14,61 @@ words, vectors, sync, plan = load("words"), load("vectors"), load("sync"), load(
 of_piece, ranks = load("cells"), load("ranks")
 
 # Words of what fixed boxes of a ring entry were made of, i64.
-WHOLE = tl.constexpr(0)  # whether they are all there: no point was dropped, no rank refused
+WHOLE = tl.constexpr(0)  # whether they are all there: no point dropped, no slot twice, none refused
 SLOTS = tl.constexpr(1)  # [MAX_RANKS]
 GIVEN = tl.constexpr(1 + words.MAX_RANKS.value)  # what the relation was given, extents and ranks
+
+
+@triton.jit
+def is_same(call, num_slots, num_points, given):
+    """Whether this rank has in the running call what fixed boxes of the ring entry were made of, as
+    far as it knows alone, and these are whole: 1, else 0."""
+    made_of = sync.array(call, words.MADE_OF, tl.int64)
+    points = tl.load(sync.array(call, words.MOVED, tl.int64) + 1)
+    whole = tl.load(made_of + WHOLE)
+    slots = tl.load(made_of + SLOTS + sync.word(call, words.RANK))
+    same = (whole != 0) & (slots == num_slots) & (points == num_points)
+    for i in tl.static_range(len(given)):
+        same = same & (tl.load(made_of + GIVEN + i) == given[i])
+    return same.to(tl.int32)
+
+
+@triton.jit
+def tell(call, epoch, same):
+    """Tell the peers what `is_same` has found: a word, which nothing has to come before."""
+    rank = sync.word(call, words.RANK)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    if sync.aborted(call) == 0:  # else it could be taken for an earlier call's
+        for step in range(1, num_ranks):
+            notes = sync.section(call, (rank + step) % num_ranks, words.NOTES_AT, tl.int32)
+            tl.atomic_xchg(notes + rank, 2 * epoch + same, sem="relaxed", scope="sys")
+
+
+@triton.jit
+def is_kept(call, epoch, num_slots, num_points, given):
+    """Whether it is so on all ranks."""
+    same = is_same(call, num_slots, num_points, given)
+    tell(call, epoch, same)
+    rank = sync.word(call, words.RANK)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    notes = sync.section(call, rank, words.NOTES_AT, tl.int32)
+    for step in range(1, num_ranks):
+        if same == 1:  # else the others find it out, and this one need not wait for them
+            peer = (rank + step) % num_ranks
+            sync.wait(call, notes + peer, 2 * epoch, words.PLAN_PEERS, peer, 0)
+            told = tl.atomic_add(notes + peer, 0, sem="relaxed", scope="sys")
+            same = (told == 2 * epoch + 1).to(tl.int32)
+    return same == 1
+
+
+@triton.jit
+def renew(call, epoch):
+    """Let what ranks have told this one of their boxes be of the running call, too."""
+    peer = tl.arange(0, words.MAX_RANKS)
+    there = peer < sync.word(call, words.NUM_RANKS)
+    told = sync.section(call, sync.word(call, words.RANK), words.TOLD_AT, tl.int64) + peer
+    num_boxes = tl.load(told, mask=there, other=0) & 0xFFFFFFFF
+    tl.store(told, (epoch.to(tl.int64) << 32) | num_boxes, mask=there)
 
 
 @triton.jit
@@ -52,3 +107,9 @@ def keep(call):
     is_refused = ranks.is_any(ranks.refusing(call))
     whole = (dropped == 0) & (is_refused == 0) & (sync.aborted(call) == 0)
     tl.store(sync.array(call, words.MADE_OF, tl.int64) + WHOLE, whole.to(tl.int64))
+
+
+@triton.jit
+def spoil(call):
+    """Let nobody keep the boxes of the ring entry: what was found of them, every call finds."""
+    tl.store(sync.array(call, words.MADE_OF, tl.int64) + WHOLE, 0)

@@ -5,8 +5,11 @@ whose ranks inputs say, items are taken from several places of the list in turn,
 rank may follow each other.
 
 Some programs first mark the slots that all ranks fill here: where two points have one, it is filled
-twice, by either, and counted. The last one to leave tells the peers that everything has come, and
-waits until they have told it.
+twice, by either, and counted. Where all ranks keep their boxes nothing has changed since that was
+done. Each tells the peers when what it has stored has come; the last one to leave waits until all
+of theirs have.
+
+The kernel may run beside the planner: its programs wait for the boxes.
 """
 
 import triton
@@ -16,57 +19,74 @@ from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync = load("words"), load("vectors"), load("sync")
 boxes, lines = load("boxes"), load("lines")
-of_piece, made_boxes = load("cells"), load("made_boxes")
+of_piece, made_boxes, pieces = load("cells"), load("made_boxes"), load("pieces")
+kept = load("kept")
 
 MARKERS = tl.constexpr(16)  # one program in so many marks slots before it copies
 PLACES_OF_LIST = tl.constexpr(16)  # that items of many boxes are taken from
 MARKS = tl.constexpr(256)  # words of slots that are marked at once
+ARRIVED = tl.constexpr(1 << 16)  # of a rank in a dispatch; a program tells a part of it
 
 
 @triton.jit
 def dispatch(
     call, ticket, begun, source_fields, rows_at, rows: tl.constexpr, steps: tl.constexpr,
     num_loops: tl.constexpr, lines_at_once: tl.constexpr, item_lines: tl.constexpr,
-    apart: tl.constexpr,
+    apart: tl.constexpr, fixed: tl.constexpr,
 ):  # fmt: skip
-    """``rows`` as in `pieces`; boxes have ``steps`` loops, marks ``num_loops``. A
+    """``rows`` and ``fixed`` as in `pieces`; boxes have ``steps`` loops, marks ``num_loops``. A
     program copies so many of the ``lines_at_once`` of a field. Where segments must lie ``apart``,
     ``begun`` is the address of i32, a bit a source cell, 0 all."""
     state = sync.array(call, words.STATE, tl.int32)
     epoch = tl.load(state + words.PLAN_EPOCH) + 1
-    num_boxes = tl.load(sync.array(call, words.NUM_BOXES, tl.int64)) * len(rows)
-    before = sync.array(call, words.FORTH_BEFORE, tl.int64)
-    num_items = tl.where(sync.aborted(call) != 0, 0, tl.load(before + num_boxes))
+    sync.await_published(call, words.PLANNED, epoch)
+    counted = sync.array(call, words.NUM_BOXES, tl.int64)
+    num_boxes = tl.load(counted) * len(rows)
+    num_items = tl.load(counted + 1)
+    is_kept = num_boxes != num_boxes
+    if fixed:
+        is_kept = pieces.is_kept(call)
+    if is_kept == 0:
+        num_items = tl.where(sync.aborted(call) != 0, 0, num_items)
     places = tl.where(num_boxes > 1, PLACES_OF_LIST, 1)
     part = (num_items + places - 1) // places
-    for time in range(2):
-        if (time == 1) | (tl.program_id(0) % MARKERS == 0):
+    num_turns = places * part
+    takes = num_turns == num_turns
+    if fixed:
+        takes = num_turns > tl.num_programs(0)
+    for time in range(tl.where(is_kept, 1, 2)):
+        if (is_kept == 0) & ((time == 1) | (tl.program_id(0) % MARKERS == 0)):
             mark_all(call, epoch, num_loops)
         if apart:
             if time == 1:  # it has copied, and nobody waits for this
                 mark_cells(call, begun, num_loops, rows[0][1])
-        turn = sync.take(state, words.NEXT_ITEM)
-        while turn < places * part:
-            following = sync.take(state, words.NEXT_ITEM)
+        turn = sync.first_item(state, words.NEXT_ITEM, takes)
+        turn = tl.where((time == 1) & (takes == 0), num_turns, turn)  # it has had it
+        while turn < num_turns:
+            following = sync.next_item(state, words.NEXT_ITEM, num_turns, takes)
             item = turn % places * part + turn // places
             if item < num_items:
                 copy(
-                    call, before, num_boxes, item, source_fields, rows_at, rows, steps,
-                    lines_at_once, item_lines,
+                    call, num_boxes, item, source_fields, rows_at, rows, steps, lines_at_once,
+                    item_lines,
                 )  # fmt: skip
             turn = following
-    if leave(state):
-        tell_arrived(call, epoch)
-        sync.end_dispatch(call, epoch, ticket)
+    use = tl.load(sync.array(call, words.ROUTING, tl.int32) + words.USES) + 1
+    if leave(call, is_kept):
+        await_arrived(call, epoch)
+        sync.follow()  # until the planner, too, has written all down
+        sync.number_next(call, epoch, ticket, use)
+        sync.tell_troubles(call)
 
 
 @triton.jit
 def copy(
-    call, before, num_boxes, item, source_fields, rows_at, rows: tl.constexpr,
-    steps: tl.constexpr, lines_at_once: tl.constexpr, item_lines: tl.constexpr,
+    call, num_boxes, item, source_fields, rows_at, rows: tl.constexpr, steps: tl.constexpr,
+    lines_at_once: tl.constexpr, item_lines: tl.constexpr,
 ):  # fmt: skip
     """An item of all boxes, which are of all fields in turn."""
     size: tl.constexpr = boxes.STEPS + boxes.STEP_WORDS * steps
+    before = sync.array(call, words.FORTH_BEFORE, tl.int64)
     index, item = lines.find(before, num_boxes, item)
     box = sync.array(call, words.BOXES_FORTH, tl.int64) + index * size
     num_cells = tl.load(box + boxes.NUM_CELLS)
@@ -86,11 +106,17 @@ def copy(
 
 
 @triton.jit
-def leave(state):
-    """As `sync.leave`, of programs whose stores to peers the last one flags."""
+def leave(call, is_kept):
+    """Tell all peers that what this program has stored has come, unless nobody waits for it.
+    Whether it is the last one here; that one resets the work counters."""
+    state = sync.array(call, words.STATE, tl.int32)
     tl.debug_barrier()  # the stores of every thread come first
-    last = tl.atomic_add(state + words.EXITS, 1, sem="acq_rel", scope="sys")
-    last = last == tl.num_programs(0) - 1
+    goes = is_kept
+    if is_kept == 0:
+        goes = sync.aborted(call) == 0
+    if goes:
+        arrive(call, tl.where(tl.program_id(0) == 0, ARRIVED - tl.num_programs(0) + 1, 1))
+    last = tl.atomic_add(state + words.EXITS, 1) == tl.num_programs(0) - 1
     if last:
         tl.store(state + words.EXITS, 0)
         tl.store(state + words.NEXT_ITEM, 0)
@@ -99,19 +125,30 @@ def leave(state):
 
 
 @triton.jit
-def tell_arrived(call, epoch):
-    """Tell all peers that everything of this rank has come, and wait until they have told it."""
+def arrive(call, part):
+    """Add to what has arrived from this rank at every peer, behind all that was stored there. In a
+    dispatch all parts are ``ARRIVED``, however many programs a rank has."""
+    rank = sync.word(call, words.RANK)
+    num_ranks = sync.word(call, words.NUM_RANKS)
+    mine = rank * sync.word(call, words.MAX_SOURCES)
+    for step in range(1, num_ranks):
+        peer = (rank + step) % num_ranks
+        arrived = sync.section(call, peer, words.DISPATCH_FLAGS_AT, tl.int32) + mine
+        tl.atomic_add(arrived, part, sem="release", scope="sys")
+
+
+@triton.jit
+def await_arrived(call, epoch):
+    """Wait until everything of all peers has arrived."""
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     stride = sync.word(call, words.MAX_SOURCES)
-    if sync.aborted(call) == 0:
-        sync.signal(call, words.DISPATCH_FLAGS_AT, rank * stride, epoch)
     flags = sync.section(call, rank, words.DISPATCH_FLAGS_AT, tl.int32)
     for step in range(1, num_ranks):
         peer = (rank + step) % num_ranks
         if of_piece.refuses(call, peer) == 0:
             stage: tl.constexpr = words.DISPATCH_GROUP_ROWS
-            sync.wait(call, flags + peer * stride, epoch, stage, peer, rank * 0)
+            sync.wait(call, flags + peer * stride, epoch * ARRIVED, stage, peer, rank * 0)
 
 
 @triton.jit
@@ -193,5 +230,6 @@ def mark(call, marks, filled, trouble: tl.constexpr, num_loops: tl.constexpr):
             for bit in tl.static_range(32):
                 times += (twice >> bit) & 1
             sync.note(call, trouble, vectors.total(times, 0))
+            kept.spoil(call)
             again += vectors.total(times, 0)
     return again

@@ -21,9 +21,11 @@ from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, plan = load("words"), load("vectors"), load("sync"), load("plan")
 of_piece, made_boxes, kept = load("cells"), load("made_boxes"), load("kept")
+reports = load("reports")
 
 AT_ONCE = tl.constexpr(256)  # entries, boxes or words of slots that a program looks at at once
-CHAINS = tl.constexpr(5)  # of what is taken: boxes of `chains` so far
+CHAINS = tl.constexpr(5)  # of what is taken: boxes of `chains` so far,
+KEPT = tl.constexpr(6)  # and whether those of all ranks are kept
 MOST_POINTS = tl.constexpr(2.0**62)  # of an entry
 MOST_SIZES = tl.constexpr(4e18)  # points and cells beyond which they are not added up
 
@@ -66,8 +68,43 @@ def meet(
     call, num_sources, num_slots, num_cells, num_entries, given, sizes: tl.constexpr,
     fanout: tl.constexpr, ragged: tl.constexpr, fixed: tl.constexpr,
 ):  # fmt: skip
-    """Tell the slots of all ranks and hear theirs, and see how many entries there are; by one
-    program. A ragged source has ``num_cells``, unless that is -1."""
+    """Tell the slots of all ranks and hear theirs, and see how many entries there are, unless all
+    ranks keep their boxes: the first program does so, the others wait for it. A ragged source has
+    ``num_cells``, unless that is -1."""
+    sync.follow(True)
+    state = sync.array(call, words.STATE, tl.int32)
+    epoch = tl.load(state + words.PLAN_EPOCH) + 1
+    if tl.program_id(0) == 0:
+        num_points = tl.minimum(num_sources, sync.word(call, words.MAX_SOURCES)) * fanout
+        is_kept = num_slots != num_slots
+        if fixed:
+            is_kept = kept.is_kept(call, epoch, num_slots, num_points, given)
+        tl.store(sync.array(call, words.TAKEN, tl.int64) + KEPT, is_kept.to(tl.int64))
+        if is_kept:
+            sync.publish(call, words.PLANNED, epoch)
+            kept.renew(call, epoch)
+            plan.flag_counts(call, 0, 1)  # nobody reads any, but peers see that this rank goes on
+        else:
+            slots = tl.full((1,), 0, tl.int32) + num_slots.to(tl.int32)
+            sources = reports.told_sources(call, 0, num_sources)
+            plan.store_counts(call, 0, sources, tl.arange(0, 1), slots, of_piece.COLUMNS, True)
+            plan.flag_counts(call, 0, 1)
+            plan.await_counts(call, 0, 1)
+            write_down(
+                call, num_sources, num_slots, num_cells, num_entries, given, sizes, fanout, ragged,
+                fixed,
+            )  # fmt: skip
+        sync.publish(call, words.MET, epoch)
+    else:
+        sync.await_published(call, words.MET, epoch)
+
+
+@triton.jit
+def write_down(
+    call, num_sources, num_slots, num_cells, num_entries, given, sizes: tl.constexpr,
+    fanout: tl.constexpr, ragged: tl.constexpr, fixed: tl.constexpr,
+):  # fmt: skip
+    """What ranks have told, and what boxes there are to make."""
     most = sync.word(call, words.MAX_ENTRIES)
     num_entries = most * 0 + num_entries
     if num_entries > most:  # beyond what there is memory for
@@ -77,8 +114,6 @@ def meet(
     num_points = num_sources * fanout
     if ragged:
         num_entries, num_points = measure(call, num_entries, num_cells, given, sizes)
-    slots = tl.full((1,), 0, tl.int32) + num_slots.to(tl.int32)
-    plan.tell_counts(call, num_sources, tl.arange(0, 1), slots, of_piece.COLUMNS)
     failed = sync.aborted(call) != 0
     plan.store_sources(call, plan.counts_of_ranks(call, of_piece.COLUMNS), of_piece.COLUMNS, failed)
     taken = sync.array(call, words.TAKEN, tl.int64)
@@ -104,14 +139,28 @@ def meet(
 
 
 @triton.jit
+def is_stale(call):
+    """Whether boxes are to be made, 1 or 0."""
+    taken = sync.array(call, words.TAKEN, tl.int64)
+    return tl.where(is_kept(call), 0, tl.load(taken + 4))
+
+
+@triton.jit
+def is_kept(call):
+    """Whether the boxes of all ranks are those of the dispatch before with the ring entry, so that
+    nothing is to be done. Boxes of looked-up entries never are."""
+    return tl.load(sync.array(call, words.TAKEN, tl.int64) + KEPT) != 0
+
+
+@triton.jit
 def place(
     call, given, piece: tl.constexpr, num_pieces: tl.constexpr, rows: tl.constexpr,
     item_lines: tl.constexpr, fanout: tl.constexpr, ragged: tl.constexpr, fixed: tl.constexpr,
     comes_back: tl.constexpr, apart: tl.constexpr,
 ):  # fmt: skip
-    """The boxes of all entries, unless those that are there are right."""
+    """The boxes of all entries, unless those that are there are right, behind `meet`."""
     num_entries = tl.load(sync.array(call, words.TAKEN, tl.int64) + 2)
-    stale = tl.load(sync.array(call, words.TAKEN, tl.int64) + 4)
+    stale = is_stale(call)
     kinds: tl.constexpr = 1 + len(rows) + comes_back
     num_jobs = tl.where(stale != 0, num_entries * (num_pieces * kinds), 0)
     cells_before = sync.array(call, words.CELLS_BEFORE, tl.int64)
@@ -138,19 +187,23 @@ def finish(
     comes_back: tl.constexpr,
 ):  # fmt: skip
     """The last program to come here counts the items of all boxes and tells how many there are:
-    ``each`` times the number at ``made``, or at ``kept_of`` if those that are there are right."""
-    tl.debug_barrier()  # the stores of every thread come first
-    exits = sync.array(call, words.STATE, tl.int32) + words.EXITS
-    if tl.atomic_add(exits, 1, sem="acq_rel", scope="sys") == tl.num_programs(0) - 1:
-        tl.store(exits, 0)
-        if stale != 0:
-            num_boxes = tl.atomic_add(made, 0) * each  # which programs have counted up
-            add_up_all(call, num_boxes, num_fields, comes_back)
-            if fixed:
-                kept.keep(call)
-        else:
-            num_boxes = tl.load(kept_of) * each
-        tell_boxes(call, num_boxes)
+    ``each`` times the number at ``made``, or at ``kept_of`` if those that are there are right. So
+    it is unless all ranks keep theirs."""
+    if is_kept(call) == 0:
+        tl.debug_barrier()  # the stores of every thread come first
+        exits = sync.array(call, words.STATE, tl.int32) + words.EXITS
+        if tl.atomic_add(exits, 1, sem="acq_rel", scope="sys") == tl.num_programs(0) - 1:
+            tl.store(exits, 0)
+            if stale != 0:
+                num_boxes = tl.atomic_add(made, 0) * each  # which programs have counted up
+                add_up_all(call, num_boxes, num_fields, comes_back)
+                if fixed:
+                    kept.keep(call)
+            else:
+                num_boxes = tl.load(kept_of) * each
+            tell_boxes(call, num_boxes)
+            epoch = tl.load(sync.array(call, words.STATE, tl.int32) + words.PLAN_EPOCH) + 1
+            sync.publish(call, words.PLANNED, epoch)
 
 
 @triton.jit
@@ -177,14 +230,16 @@ def add_up(counts, before, num):
         tl.store(before + at, total + vectors.running(count, 0) - count, mask=at < num)
         total += vectors.total(count, 0)
     tl.store(before + num, total)
+    return total
 
 
 @triton.jit
 def add_up_all(call, num_boxes, num_fields: tl.constexpr, comes_back: tl.constexpr):
     """Add up the items of new boxes, also at the ranks that have been told them."""
     forth = sync.array(call, words.FORTH_BEFORE, tl.int64)
-    add_up(forth, forth, num_boxes * num_fields)
-    tl.store(sync.array(call, words.NUM_BOXES, tl.int64), num_boxes)
+    counted = sync.array(call, words.NUM_BOXES, tl.int64)
+    tl.store(counted + 1, add_up(forth, forth, num_boxes * num_fields))
+    tl.store(counted, num_boxes)
     if comes_back:
         arriving = sync.array(call, words.BACK_BEFORE, tl.int64)
         add_up(arriving, arriving, num_boxes)

@@ -5,7 +5,7 @@ import triton.language as tl
 
 from fuscoc_runtime.kernels.device import load
 
-words, sync = load("words"), load("sync")
+words, sync, kept, move = load("words"), load("sync"), load("kept"), load("move")
 
 COUNTS = tl.constexpr(2048)  # that are told at once
 
@@ -19,6 +19,8 @@ def refuse(call: tl.int64, ticket: tl.int64, columns: tl.int64, blocks: tl.int64
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     mine = ((epoch & 1) * num_ranks + rank) * (columns + 1)
+    if sync.word(call, words.NOTES_AT) != 0:
+        kept.tell(call, epoch, tl.full((), 0, tl.int32))
     if sync.aborted(call) == 0:
         for peer in range(num_ranks):
             to = sync.section(call, peer, words.COUNTS_AT, tl.int32) + mine
@@ -35,6 +37,9 @@ def refuse(call: tl.int64, ticket: tl.int64, columns: tl.int64, blocks: tl.int64
 @triton.jit
 def end_turn(call, epoch, ticket):
     """End a dispatch that this rank does not join."""
-    flags = sync.word(call, words.RANK) * sync.word(call, words.MAX_SOURCES)
-    sync.signal(call, words.DISPATCH_FLAGS_AT, flags, epoch)  # compact targets wait for it
+    if sync.word(call, words.NOTES_AT) != 0:
+        move.arrive(call, move.ARRIVED)
+    else:
+        flags = sync.word(call, words.RANK) * sync.word(call, words.MAX_SOURCES)
+        sync.signal(call, words.DISPATCH_FLAGS_AT, flags, epoch)  # compact targets wait for it
     sync.end_dispatch(call, epoch, ticket)

@@ -102,6 +102,22 @@ def signal(call, name: tl.constexpr, index, epoch):
 
 
 @triton.jit
+def publish(call, name: tl.constexpr, epoch):
+    """Let this rank's programs know, by a word of the state, of all that this one has stored."""
+    tl.debug_barrier()  # the stores of every thread come first
+    tl.atomic_xchg(array(call, words.STATE, tl.int32) + name, epoch, sem="release", scope="gpu")
+
+
+@triton.jit
+def await_published(call, name: tl.constexpr, epoch):
+    """Wait for another program of this rank, which says so also when nobody waits any more. It
+    does not wait for this one: its number is lower, or its kernel has come before."""
+    word_of = array(call, words.STATE, tl.int32) + name
+    while epoch - tl.atomic_add(word_of, 0, sem="acquire", scope="gpu") > 0:
+        pause()
+
+
+@triton.jit
 def note(call, trouble, times):
     """Count something that has gone wrong."""
     state = array(call, words.STATE, tl.int32)
@@ -140,9 +156,10 @@ def num_troubles(call):
 
 @triton.jit
 def tell_troubles(call):
-    """Bring the counts to the page, if they have changed; by one program when others have ended."""
+    """Bring the counts to the page, if they have changed; by one program when others have ended,
+    so that nobody changes what it reads."""
     state = array(call, words.STATE, tl.int32)
-    troubles = tl.atomic_add(state + words.TROUBLES, 0)
+    troubles = tl.load(state + words.TROUBLES)
     if troubles != tl.load(state + words.TOLD):
         page = array(call, words.PAGE, tl.int32) + words.PAGE_TROUBLES
         for index in range(num_troubles(call)):
@@ -267,16 +284,25 @@ def leave(state):
         tl.store(state + words.EXITS, 0)
         tl.store(state + words.NEXT_ITEM, 0)
         tl.store(state + words.NEXT_GROUP, 0)
+        tl.store(state + words.NEXT_SHARE, 0)
+        tl.store(state + words.CLEARED, 0)
     return last
 
 
 @triton.jit
 def end_dispatch(call, epoch, ticket):
     """Make the numbers of the running dispatch those of the next one; by its last program."""
+    use = tl.load(array(call, words.ROUTING, tl.int32) + words.USES) + 1
+    number_next(call, epoch, ticket, use)
+    tell_troubles(call)
+
+
+@triton.jit
+def number_next(call, epoch, ticket, use):
+    """The numbers alone; ``use`` is that of the handle's memory."""
     state = array(call, words.STATE, tl.int32)
     routing = array(call, words.ROUTING, tl.int32)
     ticket = ticket.to(tl.int32)
-    use = tl.load(routing + words.USES) + 1
     tl.store(routing + words.TICKET, ticket)
     tl.store(routing + words.EPOCH, epoch)
     tl.store(routing + words.COMBINES, 0)
@@ -284,4 +310,3 @@ def end_dispatch(call, epoch, ticket):
     tl.store(routing + words.DROPPED + 1 - (use & 1), 0)
     tl.store(state + words.ROWS_TICKET, ticket)
     tl.store(state + words.PLAN_EPOCH, epoch)
-    tell_troubles(call)

@@ -20,7 +20,7 @@ SLOT_MASK = tl.constexpr((1 << num_slot_bits(room())) - 1)
 OUT_OF_RANGE = tl.constexpr(-2)  # its rank: that, its key or what it looks up does not exist
 
 # Words of the table.
-WINDOWS = tl.constexpr(110 if IS_WIDE.value else 0)  # [MAX_RANKS] base of every rank's window, as
+WINDOWS = tl.constexpr(111 if IS_WIDE.value else 0)  # [MAX_RANKS] base of every rank's window, as
 # mapped here: of few they lie at the address that kernels have in a register
 RANK = tl.constexpr(8)
 NUM_RANKS = tl.constexpr(9)
@@ -71,7 +71,7 @@ BOXES_FORTH = tl.constexpr(51)  # address of [max_boxes][fields] boxes
 FORTH_BEFORE = tl.constexpr(52)  # address of [max_boxes * fields + 1] items before each
 BOXES_BACK = tl.constexpr(53)  # address of [max_boxes] boxes
 BACK_BEFORE = tl.constexpr(54)  # address of [max_boxes + 1] items before each
-NUM_BOXES = tl.constexpr(55)  # address of how many of all these there are
+NUM_BOXES = tl.constexpr(55)  # address of how many of all these there are, and items of BOXES_FORTH
 FILLED = tl.constexpr(56)  # address of i32 [capacity / 32] bits of slots that are filled
 MOVED = tl.constexpr(57)  # address of [2 + MAX_RANKS], bytes that move, points, points to each rank
 POINTS_BEFORE = tl.constexpr(58)  # address of [max_entries] points before every entry,
@@ -81,7 +81,7 @@ MAX_BOXES = tl.constexpr(61)
 STAGING_BYTES = tl.constexpr(62)
 MAX_FLAGS = tl.constexpr(63)
 TAKEN = tl.constexpr(64)  # address of staging bytes and flags that boxes take, entries, points,
-# whether boxes are stale, and boxes of `chains` so far
+# whether boxes are stale, boxes of `chains` so far, and whether those of all ranks are kept
 SENT_ITEMS = tl.constexpr(65)  # address of [num_ranks][max_boxes] items of boxes that it has told
 MADE_OF = tl.constexpr(66)  # address of what fixed boxes were made of; see `kept`
 # Of several nodes, whose source segments this rank takes on; see `slabs`.
@@ -135,7 +135,9 @@ ROWS_IN = tl.constexpr(106)  # to a node, and come from there; 0: rows travel in
 ROW_BASES = tl.constexpr(107)  # address of i64 [num_ranks], the memory of every rank of the node,
 ROWS_SENT = tl.constexpr(108)  # and where in it rows begin that it sends,
 ROWS_GOT = tl.constexpr(109)  # and that it gets, in bytes
-NUM_WORDS = tl.constexpr(110 + IS_WIDE.value * MAX_RANKS.value)
+NOTES_AT = tl.constexpr(110)  # i32 [num_ranks] of pieces: twice the epoch of a dispatch, and 1 more
+# if the rank has nothing new in it; see `kept`; 0 of others
+NUM_WORDS = tl.constexpr(111 + IS_WIDE.value * MAX_RANKS.value)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
@@ -145,6 +147,10 @@ EXITS = tl.constexpr(3)  # programs that have left the running kernel
 NEXT_ITEM = tl.constexpr(4)  # work counters of the running kernel: to expand or to reduce,
 NEXT_GROUP = tl.constexpr(5)  # and to finalise
 MEETINGS = tl.constexpr(6)  # meetings that have ended, the same on all ranks
+MET = tl.constexpr(7)  # the dispatch, by its epoch, in which all ranks have told of pieces,
+PLANNED = tl.constexpr(8)  # and the one whose boxes are there
+NEXT_SHARE = tl.constexpr(9)  # a work counter: shares of a result to clear,
+CLEARED = tl.constexpr(10)  # and how many are
 ABORT = tl.constexpr(12)  # not 0: somebody has seen that the host wants nobody to wait any more
 TELLING = tl.constexpr(13)  # whether somebody's wait is on the page
 TROUBLES = tl.constexpr(14)  # all that is counted below,
