@@ -101,7 +101,7 @@ def test_a_program_takes_machine_code_of_its_own_headers_only(tmp_path: Path) ->
         assert program.teams == shuffle.cuda.variants[0].tile["teams"]
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", [pytest.param("sm_80", marks=pytest.mark.nightly), "sm_90"])
 def test_every_text_of_an_artifact_compiles(arch: str) -> None:
     try:
         cuda.find_compiler()

@@ -19,7 +19,7 @@ from fuscoc.source import SourceFile
 from fuscoc_runtime.kernels import cuda
 from tests import specs
 from tests.casts.specs import SPECS, routed
-from tests.codegen.ptx import accesses, ptx_of
+from tests.codegen.ptx import PtxOf, accesses
 from tests.cuda.test_kernels import cache as cache
 from tests.cuda.test_kernels import disassembler
 
@@ -40,7 +40,7 @@ def test_triton_kernels_cast_in_registers(tmp_path: Path) -> None:
     path = tmp_path / "moe_fp8.py"
     path.write_text(triton_module(module, spec.source_file), encoding="utf-8")
     warps = {kernel.read("sym_name"): kernel.read("num_warps") for kernel in ops_of(module, Kernel)}
-    kernels = ptx_of(path, warps)
+    kernels = PtxOf(path, warps)
     for name in ("moe_pack", "moe_send"):
         ptx = kernels[name]
         assert ".local" not in ptx

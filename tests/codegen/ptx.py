@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import triton
@@ -14,19 +15,38 @@ from tests.codegen.memory import import_kernels
 TARGET = GPUTarget("cuda", 90, 32)
 
 
-def ptx_of(path: Path, num_warps: dict[str, int]) -> dict[str, str]:
-    """The PTX of every kernel in a file, by name; a cubin is made too."""
-    module = import_kernels(path, interpret=False)
-    texts = {}
-    for name, function in vars(module).items():
-        if isinstance(function, triton.runtime.JITFunction) and not _is_helper(function):
+class PtxOf(Mapping[str, str]):
+    """The PTX of the kernels in a file, by what tests call them: their own names unless others are
+    given, name by other name. Each is compiled when it is first asked for, which takes a second; a
+    cubin is made too."""
+
+    def __init__(
+        self, path: Path, num_warps: Mapping[str, int], names: Mapping[str, str] | None = None
+    ) -> None:
+        found = {
+            name: function
+            for name, function in vars(import_kernels(path, interpret=False)).items()
+            if isinstance(function, triton.runtime.JITFunction) and not _is_helper(function)
+        }
+        self._names = {name: name for name in found} if names is None else names
+        assert set(self._names.values()) == set(found)
+        self._functions, self._num_warps, self._texts = found, num_warps, dict[str, str]()
+
+    def __getitem__(self, name: str) -> str:
+        if name not in self._texts:
+            function = self._functions[self._names[name]]
             source = ASTSource(function, signature=dict.fromkeys(function.arg_names, "i64"))
-            compiled = triton.compile(
-                source, target=TARGET, options={"num_warps": num_warps.get(name, 4)}
-            )
+            options = {"num_warps": self._num_warps.get(self._names[name], 4)}
+            compiled = triton.compile(source, target=TARGET, options=options)
             assert compiled.asm["cubin"]
-            texts[name] = compiled.asm["ptx"]
-    return texts
+            self._texts[name] = compiled.asm["ptx"]
+        return self._texts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def _is_helper(function: triton.runtime.JITFunction) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.codegen.memory import Kernels, addresses, filled, int64s, zeros
-from tests.codegen.ptx import accesses, barriers_before_release, ptx_of
+from tests.codegen.ptx import PtxOf, accesses, barriers_before_release
 
 GOLDEN = Path(__file__).parent / "golden"
 FILES = ["moe.py", "vit_patches.py"]
@@ -152,9 +152,10 @@ def test_patches_there_and_back() -> None:
     assert not back[:, 14:].any()
 
 
+@pytest.mark.nightly  # as `test_compile.py` does by day, where there is more than numpy
 @pytest.mark.parametrize("file", FILES)
 def test_compiles_for_sm_90(file: str) -> None:
-    kernels = ptx_of(GOLDEN / file, {})
+    kernels = PtxOf(GOLDEN / file, {})
     for name, ptx in kernels.items():
         if "release" in ptx:
             assert barriers_before_release(ptx) > 0, name

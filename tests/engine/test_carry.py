@@ -129,7 +129,7 @@ def test_processes() -> None:
     pool = Pool(4)
     try:
         artifacts = [str(specs.artifact(text).path) for text in TEXTS.values()]
-        handed = pool.run(rank_work.skewed_plans, 4, artifacts, "2x2", range(9))
+        handed = pool.run(rank_work.skewed_plans, 4, artifacts, "2x2", range(len(TEXTS)))
     finally:
         pool.close()
-    assert min(handed[0], handed[2]) > 10
+    assert min(handed[0], handed[2]) > 5

@@ -195,7 +195,7 @@ def test_inner_subscripts(pool: Ranks, text: str) -> None:
 
 @pytest.mark.timeout(900)  # ranks that hang do so for a minute in every attempt to shrink
 @given(case=cases())
-@settings(STATEFUL, max_examples=50)
+@settings(STATEFUL, max_examples=30)
 def test_any_spec(pool: Ranks, case: Case) -> None:
     check_case(pool, case)
 

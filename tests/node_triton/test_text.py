@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,9 +24,9 @@ from fuscoc_runtime.kernels.loader import load_kernel
 from fuscoc_runtime.manifest.schema import KernelArg, KernelSpec
 from fuscoc_runtime.room import LEAST
 from tests.codegen.ptx import (
+    PtxOf,
     accesses,
     barriers_before_release,
-    ptx_of,
     released_without_barrier,
 )
 from tests.codegen.specs import scratch
@@ -83,7 +85,7 @@ SHUFFLES |= PIECES | GIVEN | {name: checked(text) for name, text in ANY.items()}
 
 
 @cache
-def compiled(name: str, between: bool = False) -> dict[str, str]:
+def compiled(name: str, between: bool = False) -> PtxOf:
     """PTX of every kernel by its role; of pieces those inside a node, or ``between`` nodes."""
     node = node_of(SHUFFLES[name])
     if between:
@@ -91,8 +93,8 @@ def compiled(name: str, between: bool = False) -> dict[str, str]:
         node = node.between
     path = scratch() / f"{Path(node.file).name.replace('.', '_')}_{name}.py"
     path.write_text(node.text, encoding="utf-8")
-    ptx = ptx_of(path, {kernel.name: kernel.num_warps for kernel in node.kernels.values()})
-    return {role: ptx[kernel.name] for role, kernel in node.kernels.items()}
+    num_warps = {kernel.name: kernel.num_warps for kernel in node.kernels.values()}
+    return PtxOf(path, num_warps, {role: kernel.name for role, kernel in node.kernels.items()})
 
 
 @pytest.mark.parametrize("name", EXAMPLE_NAMES)
@@ -127,44 +129,79 @@ def test_form(name: str) -> None:
 FORTH = {"count", "exchange", "assign", "dispatch", "pack", "forward"}
 BACK = {"combine", "collect", "finish"}
 """Kernels by their roles, inside a node and between nodes."""
+ROWS = {"dispatch", "pack", "combine", "finish"}
+"""Those that convert rows or add them up."""
+ALL = FORTH | BACK | {"place"}
 
 
-@pytest.mark.parametrize("name", ["moe", "fields", "compact"])
-def test_compiles_without_spills(name: str) -> None:
-    sums = SHUFFLES[name].combine is not None
-    assert set(compiled(name)) == FORTH | (BACK if sums else set())
-    for ptx in compiled(name).values():
-        assert ".local" not in ptx
+def by_day(parts: Mapping[str, set[str]], names: Iterable[str]) -> list[Any]:
+    """Names with the roles that are compiled: by day ``parts`` of some and all of the others, and
+    all at night."""
+    nightly = [pytest.param(name, ALL, marks=pytest.mark.nightly) for name in parts]
+    return [*((name, parts.get(name, ALL)) for name in names), *nightly]
 
 
-@pytest.mark.parametrize("name", ANY)
-def test_any_rows_compile(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "roles"), by_day({"fields": ROWS, "compact": ROWS}, ["moe", "fields", "compact"])
+)
+def test_compiles_without_spills(name: str, roles: set[str]) -> None:
+    sums, kernels = SHUFFLES[name].combine is not None, compiled(name)
+    assert set(kernels) == FORTH | (BACK if sums else set())
+    for role in kernels.keys() & roles:
+        assert ".local" not in kernels[role]
+
+
+@pytest.mark.parametrize(
+    ("name", "roles"),
+    by_day(
+        {
+            "casts": ROWS,
+            "sums": {"count", "assign", "dispatch", "pack", "combine"},
+            "maxima": ROWS,
+            "ragged": {"count", "assign", "dispatch"},
+        },
+        ANY,
+    ),
+)
+def test_any_rows_compile(name: str, roles: set[str]) -> None:
     """What an interpreter takes, a compiler need not: constants of 8-bit floats, say."""
-    assert set(compiled(name)) == FORTH | BACK
+    kernels = compiled(name)
+    assert set(kernels) == FORTH | BACK
+    assert all(".entry" in kernels[role] for role in kernels.keys() & roles)
 
 
-@pytest.mark.parametrize("name", GIVEN)
-def test_given_slots_compile(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "roles"),
+    by_day({"grid": {"place", "pack"}, "pages": ROWS | {"place"}}, GIVEN),
+)
+def test_given_slots_compile(name: str, roles: set[str]) -> None:
     """Claims are exchanged, and where segments must lie apart their first cells are marked: inside
     a node by what claims slots, between nodes by what packs."""
-    assert set(compiled(name)) == (FORTH | BACK | {"place"}) - {"count", "assign"}
-    for ptx in compiled(name).values():
-        assert ".local" not in ptx
-    assert re.search(r"\.relaxed\.sys\.exch|\.sys\.relaxed\.exch", compiled(name)["place"])
+    kernels = compiled(name)
+    assert set(kernels) == (FORTH | BACK | {"place"}) - {"count", "assign"}
+    for role in kernels.keys() & roles:
+        assert ".local" not in kernels[role]
+    assert re.search(r"\.relaxed\.sys\.exch|\.sys\.relaxed\.exch", kernels["place"])
     for role in ("place", "pack"):
-        marks = re.search(r"\.relaxed\.gpu\.or|\.gpu\.relaxed\.or", compiled(name)[role])
+        marks = re.search(r"\.relaxed\.gpu\.or|\.gpu\.relaxed\.or", kernels[role])
         assert bool(marks) == (name == "pages")
 
 
-@pytest.mark.parametrize("num_ranks", [2, pytest.param(64, marks=pytest.mark.nightly), 1024])
-def test_rows_to_every_rank_compile(num_ranks: int) -> None:
+@pytest.mark.parametrize(
+    ("num_ranks", "roles"),
+    [(1024, ROWS), *(pytest.param(each, ALL, marks=pytest.mark.nightly) for each in (2, 64, 1024))],
+)
+def test_rows_to_every_rank_compile(num_ranks: int, roles: set[str]) -> None:
     """For the ranks that there are."""
     node = node_of(checked_example("all_gather"))
     path = scratch() / f"to_every_rank_{num_ranks}.py"
     path.write_text(node.text, encoding="utf-8")
+    num_warps = {kernel.name: kernel.num_warps for kernel in node.kernels.values()}
+    chosen = node.kernels.keys() & roles
+    assert "dispatch" in chosen
     with device.having_room(LEAST, num_ranks):
-        ptx = ptx_of(path, {kernel.name: kernel.num_warps for kernel in node.kernels.values()})
-    assert not any(".local" in each for each in ptx.values())
+        ptx = PtxOf(path, num_warps)
+        assert not any(".local" in ptx[node.kernels[role].name] for role in chosen)
 
 
 def test_numbers_of_ranks_share_no_machine_code() -> None:
@@ -184,13 +221,16 @@ def test_numbers_of_ranks_share_no_machine_code() -> None:
 def test_pieces_compile(name: str) -> None:
     back = {"combine"} if SHUFFLES[name].combine is not None else set()
     assert set(compiled(name)) == {"plan", "dispatch"} | back
+    assert all(".entry" in ptx for ptx in compiled(name).values())
     assert barriers_before_release(compiled(name)["dispatch"]) > 0
     # A combine's first releases say what this rank has begun; the last one is that of an item.
     *_, before_last, _ = re.finditer(r"\.release\b", compiled(name)["combine"])
     assert barriers_before_release(compiled(name)["combine"][before_last.end() :]) > 0
 
 
-@pytest.mark.parametrize("name", PIECES)
+@pytest.mark.parametrize(
+    "name", [pytest.param("ulysses", marks=pytest.mark.nightly), "vit_patches"]
+)
 def test_rows_of_pieces_compile(name: str) -> None:
     """Between nodes."""
     kernels = compiled(name, between=True)

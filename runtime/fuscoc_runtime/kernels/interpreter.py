@@ -6,9 +6,7 @@ interpreter's among them. What a kernel computes stays the same, but for ``exact
 
 from __future__ import annotations
 
-import ast
 import inspect
-import linecache
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +19,7 @@ import numpy as np
 from fuscoc_runtime.kernels.accesses import atomic_of, load_of, store_of
 from fuscoc_runtime.kernels.exact import exact_conversions
 from fuscoc_runtime.kernels.handles import Change, handles, made_once, making, shape_of
+from fuscoc_runtime.kernels.interpreted_launch import launches
 from fuscoc_runtime.kernels.operators import (
     BITS,
     TYPES,
@@ -30,6 +29,7 @@ from fuscoc_runtime.kernels.operators import (
     reduction_of,
     where_of,
 )
+from fuscoc_runtime.kernels.rewriting import rewriting
 
 _ABSENT = object()
 
@@ -78,7 +78,8 @@ def _changes() -> list[tuple[Any, dict[str, Any]]]:
         *_operands(interpreter.interpreter_semantic),
         *((tl.tensor, name, value) for name, value in operators(theirs)),
         *exact_conversions(),
-        *_rewriting(),
+        *rewriting(),
+        *launches(),
         (inspect, "getfullargspec", lru_cache(maxsize=1000)(inspect.getfullargspec)),
     ]
     places: dict[int, tuple[Any, dict[str, Any]]] = {}
@@ -143,42 +144,6 @@ def _given(builtin: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, **kwargs)
 
     return call
-
-
-def _rewriting() -> Iterator[Change]:
-    """Functions as the interpreter wants them, from one parse of their file: Triton's own looks for
-    the lines of each with a tokenizer, twice."""
-    from triton.runtime import interpreter
-
-    rewrite = interpreter.FunctionRewriter.rewrite_ast
-
-    def rewrite_ast(self: Any) -> Any:
-        code = self.fn.__code__
-        text = "".join(linecache.getlines(code.co_filename, self.fn.__globals__))
-        # They are changed in place: each is taken once.
-        found = _functions(code.co_filename, text).pop(code.co_firstlineno, None)
-        if found is None:
-            return rewrite(self)
-        self.filename = code.co_filename
-        tree = self.ast_transformer.visit(ast.Module([found], []))
-        return self._compile_and_exec(ast.fix_missing_locations(tree))
-
-    yield interpreter.FunctionRewriter, "rewrite_ast", rewrite_ast
-
-
-@lru_cache(maxsize=100)
-def _functions(file: str, text: str) -> dict[int, ast.FunctionDef]:
-    """The functions of a module, without decorators, by the line where they begin."""
-    try:
-        body = ast.parse(text).body
-    except SyntaxError:  # of a file that has changed
-        return {}
-    found = {}
-    for each in body:
-        if isinstance(each, ast.FunctionDef):
-            found[min([each.lineno, *(above.lineno for above in each.decorator_list)])] = each
-            each.decorator_list = []
-    return found
 
 
 def _types() -> Iterator[Change]:

@@ -202,16 +202,22 @@ def _in_mode(interpreted: bool) -> Iterator[None]:
 
     The knob is read when ``@triton.jit`` is applied and by some helpers during a run, so it is
     set around both; the process's own setting is restored afterwards. It is one for all threads,
-    and so is the interpreter's state: one thread at a time.
+    and so is the interpreter's state: one thread at a time. A scope of Triton's own restores all
+    knobs and reads all their variables, at every launch.
     """
-    triton = _import_triton()
+    runtime = _import_triton().knobs.runtime
     with _one_thread:
-        if triton.knobs.runtime.interpret == interpreted:
+        if runtime.interpret == interpreted:
             yield
             return
-        with triton.knobs.runtime.scope():
-            triton.knobs.runtime.interpret = interpreted
+        before = vars(runtime).get("interpret")  # None: the environment says it
+        vars(runtime)["interpret"] = interpreted
+        try:
             yield
+        finally:
+            del runtime.interpret
+            if before is not None:
+                vars(runtime)["interpret"] = before
 
 
 def _import_triton() -> Any:

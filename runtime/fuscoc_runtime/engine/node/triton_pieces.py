@@ -31,7 +31,7 @@ from fuscoc_runtime.room import num_routing_words, room_for
 MAX_CHAINING = 4096
 """Programs that plan groups of entries: none waits for another but the first."""
 FEW_AN_SM = 2.5
-"""Programs of a call that is small: half of the SMs have room for another's, also while these wait."""
+"""Programs of a small call: half of the SMs have room for another's, also while these wait."""
 SHARE, PLACES = 1 << 14, 16
 """Bytes of a result that a program clears at once, and places of a list that items are taken from
 in turn, as in kernels/device/give_back.py and move.py."""
