@@ -40,7 +40,7 @@ def open_shuffle(group: Any, artifact: str, topology: str, **options: Any) -> Sh
     assert isinstance(shuffle.engine, StaticEngine) == is_static
     kind = RailNode if is_static else ExactRails
     assert isinstance(node, kind) == (given.num_nodes > 1)
-    flows = not is_static and given.num_nodes > 1 and may_flow(shuffle.spec, given)
+    flows = not is_static and given.num_nodes > 1 and may_flow(shuffle.spec)
     assert isinstance(node, FlowRails) == flows
     return shuffle
 

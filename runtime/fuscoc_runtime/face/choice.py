@@ -147,12 +147,10 @@ def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
             return "inside a node its pieces are planned in memory of a fixed size"
         return choose_triton(shuffle, topology)
     most = MOST_FLOWING
-    if not may_flow(shuffle, topology):
+    if not may_flow(shuffle):
         most = MOST_SENT
         if have_ways(shuffle.program.exchange, topology):
-            if shuffle.reply is not None:
-                return "between nodes its policy is of rows that a reply answers, uncounted"
-            return f"between nodes of more than {LEAST} ranks its policy wants the hosts' plan"
+            return "between nodes its policy is of rows that a reply answers, uncounted"
     node = shuffle.node.between or shuffle.node
     return (
         _between_nodes(shuffle, topology) or _beyond_slabs(shuffle, node, topology, 1, most) or node

@@ -258,7 +258,7 @@ def _exact_engine(
         node: ExactNode
         measures = _measures(members, options)
         make = partial(ExactRails, measures=measures) if has_rails else ExactNode
-        if has_rails and may_flow(shuffle, members.topology):
+        if has_rails and may_flow(shuffle):
             model = _cost_model(shuffle, options)
             node = FlowRails(artifact, shuffle, kernels, members, sms, model, measures)
         else:

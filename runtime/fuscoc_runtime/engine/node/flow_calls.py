@@ -27,6 +27,7 @@ from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
 from fuscoc_runtime.kernels.commands import Command, CommandList, Launch
 from fuscoc_runtime.kernels.loader import Kernel, address
+from fuscoc_runtime.room import num_rank_words
 
 KERNELS = {
     "number": (("call", "has_landed", "fanout", "numbers", "counts"), 8),
@@ -72,6 +73,7 @@ class FlowCalls(RailCalls):
             "zero": 0,
             "nothing": -1,
             "nodes": self._program.num_nodes,
+            "words_of_nodes": num_rank_words(self._program.room) * self._program.num_nodes,
             "sides_of_nodes": 2 * self._program.num_nodes,
             "places": self._places,
             "ranks_of_node": self._program.num_ranks,
@@ -147,7 +149,7 @@ class FlowCalls(RailCalls):
         slabs, counts = self.slabs, self._counts
         memory, everything = slabs.memory, slabs.rounds[0]
         number = self._flows["number"]
-        leave = Launch(number, "nodes", {"has_landed": "zero", "numbers": "numbers.own"})
+        leave = Launch(number, "words_of_nodes", {"has_landed": "zero", "numbers": "numbers.own"})
         land = Launch(
             number, "nodes", {"has_landed": "one", "numbers": "numbers.others", "counts": "zero"}
         )

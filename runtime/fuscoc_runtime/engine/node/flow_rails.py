@@ -47,7 +47,7 @@ from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.agree import attempt
 from fuscoc_runtime.plan.cost import CostModel
-from fuscoc_runtime.room import LEAST, ROW_BITS
+from fuscoc_runtime.room import num_row_bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +203,7 @@ class FlowRails(ExactRails):
         assert self._rows is not None
         rank, rules = self._members.rank, self._shuffle.program.exchange
         ways = find_ways(self._counts.demand(self._counted), rules, self._model, rank)
-        if ways.most_rows >> ROW_BITS:
+        if ways.most_rows >> num_row_bits(self._program.room):
             problem = f"a rank would send {ways.most_rows} rows, more than kernels can number"
             raise PreparationError(rank, problem)
         rows = grown(ways.most_rows, self._rows.rows)
@@ -221,7 +221,6 @@ class FlowRails(ExactRails):
             FuscoRuntimeError: as `_make_rows`; HopTimeoutError, NetworkError: a rank does not come.
         """
         members, program = self._members, self._program
-        assert members.topology.ranks_per_node <= LEAST  # numbered in bits of a word
         made = attempt(members.rank, lambda: (native.load(), flow_kernels(program)))
         agree_on(self._members, made, "no kernels of flows")
         assert isinstance(made, tuple)

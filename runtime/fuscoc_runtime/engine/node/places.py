@@ -7,7 +7,7 @@ from fuscoc_runtime.engine.node.slabs import MOST_SENT, bytes_sent, num_places
 from fuscoc_runtime.engine.sizes import fixed_sources, worst_capacity
 from fuscoc_runtime.manifest.program import Rules
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
-from fuscoc_runtime.room import LEAST, num_slot_bits, room_for
+from fuscoc_runtime.room import num_slot_bits, room_for
 from fuscoc_runtime.topology import Topology
 
 FIRST_SOURCES, FIRST_SENT = 128, 16 << 20
@@ -35,10 +35,9 @@ def are_balanced(rules: Rules, topology: Topology) -> bool:
     return rules.forwarder != "static" and topology.ranks_per_node > 1
 
 
-def may_flow(shuffle: ShuffleSpec, topology: Topology) -> bool:
-    """Whether rows may travel as flows: what counts them has room for so many ranks of a node, and
-    nobody counts those of a reply."""
-    return topology.ranks_per_node <= LEAST and shuffle.reply is None
+def may_flow(shuffle: ShuffleSpec) -> bool:
+    """Whether rows may travel as flows: nobody counts those of a reply."""
+    return shuffle.reply is None
 
 
 class Places:
