@@ -22,12 +22,14 @@ ROOMS = [8, 16, 32, 64, 128]
 
 @dataclass(frozen=True)
 class Case:
-    """``ranks``: [num_nodes, places, fanout], what each point of a slab goes to, -1 if nowhere."""
+    """``ranks``: [num_nodes, places, fanout], what each point of a slab goes to, -1 if nowhere. A
+    place is that of ``answered`` so many segments."""
 
     room: int
     num_ranks: int
     own: int
     ranks: NDArray[np.int64]
+    answered: int
     random: np.random.Generator
 
 
@@ -37,13 +39,14 @@ def cases(draw: st.DrawFn) -> Case:
     num_ranks = draw(st.integers(1 if room == LEAST else room // 2 + 1, room))
     assert room_for(num_ranks) == room
     num_nodes, fanout = draw(st.integers(2, 3)), draw(st.integers(1, 4))
+    answered = draw(st.sampled_from([each for each in (1, 2, 4) if fanout % each == 0]))
     places = draw(st.one_of(st.integers(1, 40), st.sampled_from([256, 300, 1025])))
     random = np.random.default_rng(draw(st.integers(0, 1 << 30)))
     shape = num_nodes, places, fanout
     ranks = random.integers(0, draw(st.integers(1, num_ranks)), shape)
     ranks = np.where(random.random(shape) < draw(st.sampled_from([0, 0.5, 0.9])), -1, ranks)
     ranks[random.random(shape) < 0.05] = num_ranks - 1
-    return Case(room, num_ranks, draw(st.integers(0, num_nodes - 1)), ranks, random)
+    return Case(room, num_ranks, draw(st.integers(0, num_nodes - 1)), ranks, answered, random)
 
 
 class Kernels:
@@ -66,7 +69,7 @@ class Kernels:
         state = torch.zeros(words.PLAN_EPOCH.value + 1, dtype=torch.int32)
         self._table = torch.zeros(words.NUM_WORDS.value, dtype=torch.int64)
         for name, value in {
-            "STATE": address(state), "NODE": case.own, "STRIDE": self._places,
+            "STATE": address(state), "NODE": case.own, "STRIDE": self._places * case.answered,
             "NUM_RANKS": case.num_ranks, "NUM_NODES": self._num_nodes, "CALL_TAG": TAG,
             "SLABS_IN": address(self._slabs), "SLABS_OUT": address(self._slabs),
             "SLAB_BYTES": self._slabs[0].nbytes,
@@ -80,7 +83,8 @@ class Kernels:
         to = 0 if counts is None else address(counts)
         self._launch(
             self._module.number, num_words * self._num_nodes,
-            address(self._table), int(has_landed), self._fanout, address(numbers), to,
+            address(self._table), int(has_landed), self._fanout // self._case.answered,
+            self._case.answered, address(numbers), to,
         )  # fmt: skip
         return numbers
 
@@ -143,7 +147,7 @@ def test_rows_of_flows(case: Case, data: st.DataObject) -> None:
 
 def test_a_row_that_no_rank_sends_is_nowhere() -> None:
     """As where a rank follows another dispatch than those that say how many rows there are."""
-    case = Case(8, 3, 1, np.zeros((2, 5, 1), np.int64), np.random.default_rng(0))
+    case = Case(8, 3, 1, np.zeros((2, 5, 1), np.int64), 1, np.random.default_rng(0))
     kernels = Kernels(case, 1)
     own, others = kernels.number(False, None), kernels.number(True, None)
     parts = np.zeros((2, 2, 3, 3), np.int64)

@@ -26,19 +26,22 @@ PART = tl.constexpr(3)  # words of the rows of a flow that one rank sends: the n
 RANK_BITS = tl.constexpr(words.MAX_RANKS.value.bit_length() - 1)  # of the number of a rank
 
 
-@triton.jit(do_not_specialize=range(5))
+@triton.jit(do_not_specialize=range(6))
 def number(
-    call: tl.int64, has_landed: tl.int64, fanout: tl.int64, numbers: tl.int64, counts: tl.int64
-):
+    call: tl.int64, has_landed: tl.int64, fanout: tl.int64, answered: tl.int64, numbers: tl.int64,
+    counts: tl.int64,
+):  # fmt: skip
     """A program for each node: of every place of its slab the number of its row in the flow to, or
     with ``has_landed`` from, that node, -1 without; int32 [nodes, stride] ``numbers``. ``counts``,
     int64 [nodes + ranks], are the rows of flows to every node and the segments to every rank, if
-    they are not 0: then there are so many programs for each word of ranks."""
+    they are not 0: then there are so many programs for each word of ranks. Of a reply a place is
+    that of ``answered`` so many segments, one behind the other, with the points of all of them."""
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     program, num_nodes = tl.program_id(0).to(tl.int64), sync.word(call, words.NUM_NODES)
     node, first_rank = program % num_nodes, program // num_nodes * RANKS
     own = sync.word(call, words.NODE)
-    stride = sync.word(call, words.STRIDE)
+    stride = sync.word(call, words.STRIDE) // answered
+    num_points = fanout * answered
     num_ranks = sync.word(call, words.NUM_RANKS)
     slab = slabs.leaving(call, node)
     is_there = tl.full((), 1, tl.int32)
@@ -55,8 +58,8 @@ def number(
         exists = place < stride
         goes = tl.full((PLACES,), 0, tl.int32)
         ranks = tl.full((PLACES,), 0, tl.int32)  # a bit for each that the segment goes to
-        for k in range(fanout):
-            word = tl.load(of_points + place * fanout + k, mask=exists, other=-1)
+        for k in range(num_points):
+            word = tl.load(of_points + place * num_points + k, mask=exists, other=-1)
             their = slabs.rank_of(word)
             goes |= (their >= 0).to(tl.int32)
             bit = their - first_rank
