@@ -113,7 +113,7 @@ def drawn_parts(random: np.random.Generator, rows: int, num_ranks: int) -> NDArr
 
 
 @given(case=cases(), data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_rows_of_flows(case: Case, data: st.DataObject) -> None:
     """Their numbers, how many there are, segments to every rank, and where settled rows are."""
     num_nodes = len(case.ranks)

@@ -86,14 +86,8 @@ def test_bags_without_a_policy(pool: Pool, topology: str) -> None:
     pool.run(work, num_ranks, bags(""), [(3, 20, 0, 1)[:num_ranks], (0, 1, 0, 0)[:num_ranks]])
 
 
-@pytest.mark.parametrize(
-    ("packing", "topology"),
-    [
-        pytest.param("compact", "2x2", marks=NIGHTLY),
-        pytest.param("", "2x2", marks=NIGHTLY),
-        ("", "3x1"),
-    ],
-)
+@NIGHTLY
+@pytest.mark.parametrize(("packing", "topology"), [("compact", "2x2"), ("", "2x2"), ("", "3x1")])
 def test_what_was_sent_has_gradients(pool: Pool, packing: str, topology: str) -> None:
     """Answers of two fields to queries that go to two places, maybe of two nodes."""
     text = QUERIES.replace("ALIGN", packing).replace("k), *]", f"k), *] {STAGED}")
