@@ -24,7 +24,7 @@ from fuscoc_runtime.manifest.program import Rules
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.flows import Demand
 
-TOPOLOGIES = ["2x2", "4x1", "2x8", "4x8", "8x8", "16x8"]
+TOPOLOGIES = ["2x2", "4x1", "2x8", "4x8", "8x8", "16x8", "4x72"]
 POLICIES = [("static", "pairwise"), ("rebalance", "fast"), ("auto", "auto")]
 TOPK, NUM_KEYS, ROW_BYTES = 8, 256, 14336
 MODEL = CostModel(50e9, 450e9, 2e-5, ROW_BYTES)

@@ -14,13 +14,12 @@ MOST_DESTINATIONS = 1024
 """Points of a segment, a vector of one program."""
 
 CODE_BITS = 31
-"""Of a slot code, whose sign says that there is none."""
+"""Of a slot code, whose sign says that there is none; and of the number of a row that travels in a
+flow, beside the rank that has it."""
 
 MOST_SLOT_BITS = 27
 MOST_TURNS = 64
 """In which sums come back to a rank that sends them on to other nodes."""
-ROW_BITS = 28
-"""Of the number of a row that travels in a flow, beside the rank that has it, of the fewest."""
 ROUTING_WORDS = 16
 """Of Routing in kernels/include/call.cuh, with the source segments of the fewest ranks."""
 
@@ -53,7 +52,12 @@ def num_rank_words(room: int) -> int:
 
 def num_slot_bits(room: int) -> int:
     """Bits of a slot code that are the slot's."""
-    return min(MOST_SLOT_BITS, CODE_BITS - (room - 1).bit_length())
+    return min(MOST_SLOT_BITS, num_row_bits(room))
+
+
+def num_row_bits(room: int) -> int:
+    """Bits of such a number that are the row's."""
+    return CODE_BITS - (room - 1).bit_length()
 
 
 def is_wide(room: int) -> bool:

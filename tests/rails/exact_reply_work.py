@@ -121,27 +121,35 @@ def changed_weights(group: Any, artifact: str, topology: str) -> list[str]:
     return said
 
 
-def too_large(group: Any, artifact: str, topology: str) -> list[str]:
-    """Queries of 12 bytes of which slabs carry many, and of their answers of 16 not as many; the
-    kinds of handles."""
-    shuffle, kinds = open_shuffle(group, artifact, topology), []
+def too_large(group: Any, artifact: str, topology: str) -> list[tuple[str, str]]:
+    """Queries of 12 bytes of which slabs carry many, and of their answers of 16 not as many; what
+    handles know of both. At the end all are answered once more."""
+    shuffle, kinds, held = open_shuffle(group, artifact, topology), [], []
     sizes = shuffle.engine.node._sizes
     most = sizes._sent(sizes.size_of(200)) + 8
     assert sizes._reply._sent(sizes.size_of(200)) > most
-    for number in (3, 200, 4):
-        random = torch.Generator().manual_seed(number + shuffle.rank)
-        x = torch.randn(number, 3, generator=random)
-        parts = torch.randint(-1, 8, (number, 2), generator=random)
-        with mock.patch.object(places, "MOST_SENT", most):
+    with mock.patch.object(places, "MOST_SENT", most):
+        for number in (3, 200, 4, 4, 4):  # places abate
+            random = torch.Generator().manual_seed(number + shuffle.rank)
+            x = torch.randn(number, 3, generator=random)
+            parts = torch.randint(-1, 8, (number, 2), generator=random)
             rows, handle = shuffle.dispatch(x, parts=parts)
-        sums = shuffle.combine(reply_work._answer(rows), handle)
-        count = (parts >= 0).sum(1, keepdim=True)
-        for name, each in reply_work._answer(x).items():
-            torch.testing.assert_close(sums[name], each * count)
-        kinds.append(type(handle).__name__)
+            held.append((x, parts, rows.clone(), handle))
+            answered(shuffle, *held[-1])
+            kinds.append((type(handle.known).__name__, type(handle.reply.known).__name__))
+        for each in held[::-1]:
+            answered(shuffle, *each)
     shuffle.check()
     shuffle.close()
     return kinds
+
+
+def answered(shuffle: Shuffle, x: Tensor, parts: Tensor, rows: Tensor, handle: Any) -> None:
+    """Sums of what rows are answered with, one for each part that there is."""
+    sums = shuffle.combine(reply_work._answer(rows), handle)
+    count = (parts >= 0).sum(1, keepdim=True)
+    for name, each in reply_work._answer(x).items():
+        torch.testing.assert_close(sums[name], each * count)
 
 
 def mistakes(group: Any, artifact: str, topology: str, forced: bool) -> list[str]:

@@ -90,12 +90,6 @@ def test_handles_last(pool: Pool, embedding: str) -> None:
     pool.run(exact_reply_work.handles_last, 2, embedding, "2x1")
 
 
-def test_calls_that_slabs_of_answers_do_not_carry(pool: Pool, queries: str) -> None:
-    """They are the general engine's, and so are their ways back."""
-    for kinds in pool.run(exact_reply_work.too_large, 2, queries, "2x1"):
-        assert kinds == ["ExactHandle", "Handle", "ExactHandle"]
-
-
 @pytest.mark.parametrize("topology", ["2x1", LARGER])
 def test_mistakes(pool: Pool, embedding: str, topology: str) -> None:
     """All ranks raise what the general engine raises, and the next call is whole."""

@@ -15,6 +15,7 @@ from tests.engine.pool import Pool
 from tests.node_exact import rank_work
 from tests.node_triton.rank_work import batch
 from tests.node_triton.test_given_slots import FANNED
+from tests.node_triton.test_wide_nodes import with_room
 from tests.rails import exact_given_work, exact_work, flow_work
 from tests.rails.test_exact import NIGHTLY, RANKS, by, path
 from tests.rails.test_exact_given import BY_DAY, mistakes
@@ -28,6 +29,7 @@ KEYS, ROW_BYTES = 12, 24 * 4
 PLAIN = specs.routed("f32")
 BALANCED = specs.routed("f32", options="balance rebalance")
 STAGED = specs.routed("f32", options="balance rebalance schedule fast")
+COMPACT = specs.routed("bf16", hidden=40, capacity="compact", options="schedule fast")
 
 
 def flows(text: str, topology: Topology, sizes: tuple[int, ...], seed: int) -> list[list[int]]:
@@ -83,6 +85,42 @@ def test_ranks_of_a_node_send_alike(
                 assert rows[node] <= sum(-(-each // m) for each in both)
         travelled = sum(sum(sent.values()) for each in found for sent in each[number])
         assert travelled == 2 * ROW_BYTES * sum(map(sum, wanted))
+
+
+@pytest.mark.parametrize(
+    ("text", "topology"), [(STAGED, "2x2"), pytest.param(COMPACT, "3x1", marks=NIGHTLY)],
+    ids=["expanded", "compact"],
+)  # fmt: skip
+def test_room_for_many_ranks(pool: Pool, text: str, topology: str) -> None:
+    """Few ranks whose kernels have room for 128."""
+    num_ranks = RANKS[topology]
+    sizes = [(1, 18, 0, 3)[:num_ranks]]
+    pool.run(with_room, num_ranks, exact_work.sizes, path(text), topology, sizes, 1)
+
+
+@NIGHTLY
+@pytest.mark.parametrize(
+    ("options", "topology"),
+    [
+        ("balance rebalance", "2x9"),
+        ("balance split", "2x9"),
+        ("balance rebalance schedule fast", "3x9"),
+        ("", "2x12"),
+    ],
+)
+def test_nodes_of_many_ranks(options: str, topology: str) -> None:
+    """Rows bit by bit, results within rounding; without a policy where slabs would be too large."""
+    shape = Topology.parse(topology)
+    text = specs.routed("bf16", hidden=8, keys=144, topk=3, placement="cyclic", options=options)
+    sizes = [tuple((rank * turn + turn) % 4 for rank in range(shape.num_ranks)) for turn in (1, 3)]
+    work: Callable[..., Any] = exact_work.sizes
+    if not options:
+        work = partial(flow_work.without_slabs, work=work)
+    processes = Pool(shape.num_ranks, sizes=[shape.num_ranks])
+    try:
+        processes.run(work, shape.num_ranks, path(text), topology, sizes, 1)
+    finally:
+        processes.close()
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ TEXT = specs.routed("bf16", hidden=7168, keys=64, topk=8)
 COUNTS = st.integers(0, 1 << 20)
 
 
-def places(topology: Topology, flows: bool = False, options: str = "") -> Places:
+def places(topology: Topology, options: str = "") -> Places:
     text = TEXT.replace("dedup(node, rank)", f"dedup(node, rank) {options}")
     shuffle = specs.artifact(text).shuffle()
     assert shuffle.node is not None
-    return Places(shuffle, shuffle.node, topology, flows=flows)
+    return Places(shuffle, shuffle.node, topology)
 
 
 @given(COUNTS)
@@ -64,34 +64,51 @@ def test_places_follow_what_is_needed(had: int, needed: int) -> None:
     assert len(seen) < 100
 
 
+def sent(topology: Topology, size: int) -> int:
+    """Bytes of slabs to all other nodes, with rows."""
+    shuffle = specs.artifact(TEXT).shuffle()
+    assert shuffle.node is not None
+    return lay_out_slab(shuffle, shuffle.node, topology, size)[1] * (topology.num_nodes - 1)
+
+
 def test_what_slabs_carry() -> None:
     """What the first dispatch has places for, and no more bytes than there may be."""
-    for topology in (Topology(2, 1), Topology(8, 8), Topology(64, 8)):
+    for topology in (Topology(2, 1), Topology(8, 8), Topology(64, 8), Topology(16, 72)):
         sizes = places(topology)
         assert sizes.are_carried(sizes.first)
         count = sizes.first
-        while sizes.are_carried(2 * count):
+        while not sizes.are_flows(2 * count):
             count *= 2
-        shuffle = specs.artifact(TEXT).shuffle()
-        assert shuffle.node is not None
-        carried, more = (
-            lay_out_slab(shuffle, shuffle.node, topology, each)[1] * (topology.num_nodes - 1)
-            for each in (count, 2 * count)
-        )
-        assert carried <= MOST_SENT < more
+        assert sent(topology, count) <= MOST_SENT < sent(topology, 2 * count)
     assert places(Topology(64, 8)).first < places(Topology(2, 1)).first == 128
 
 
-@pytest.mark.parametrize("topology", [Topology(2, 4), Topology(8, 8), Topology(16, 8)])
+@pytest.mark.parametrize(
+    "topology", [Topology(2, 4), Topology(8, 8), Topology(16, 8), Topology(4, 36)]
+)
 def test_what_travels_as_flows(topology: Topology) -> None:
     """What slabs do not carry, up to 8,192 segments of 14 KB to 15 nodes; with a policy all."""
-    sizes, plain = places(topology, flows=True), places(topology)
+    sizes = places(topology)
     for count in (1, 128, 1024, 4096, 8192):
         size = sizes.size_of(count)
         assert sizes.are_carried(size)
-        assert sizes.are_flows(size) == (not plain.are_carried(size))
-        assert not plain.are_flows(size)
+        assert sizes.are_flows(size) == (sent(topology, size) > MOST_SENT)
     assert sizes.are_flows(8192) == (topology.num_nodes > 2)
     assert not sizes.are_carried(1 << 19)
-    chosen = places(topology, flows=True, options="balance rebalance")
+    chosen = places(topology, options="balance rebalance")
     assert chosen.are_flows(chosen.first)
+
+
+@given(COUNTS)
+def test_what_asks_travels_as_answers_do(count: int) -> None:
+    """Three ids of 8 bytes, which slabs would carry, and a sum of 4 KB, which they may not."""
+    artifact = static.artifact("embedding.fsc", rows=24, width=1024, bag=3, parts=12)
+    shuffle, topology = artifact.shuffle(), Topology(2, 9)
+    assert shuffle.node is not None
+    assert shuffle.reply is not None
+    assert shuffle.reply.node is not None
+    sizes = Places(shuffle, shuffle.node, topology)
+    size = sizes.size_of(count)
+    _, forth = lay_out_slab(shuffle, shuffle.node, topology, size)
+    _, back = lay_out_slab(shuffle.reply, shuffle.reply.node, topology, size // 3)
+    assert sizes.are_flows(size) == (max(forth, back) > MOST_SENT)

@@ -56,6 +56,18 @@ def carried(ways: list[Ways], back: bool, num_lanes: int) -> dict[tuple[int, int
 @given(demands(max_nodes=4, max_ranks_per_node=3), RULES, st.integers(1, 4))
 @settings(max_examples=150)
 def test_every_row_arrives(demand: Demand, rules: Rules, num_lanes: int) -> None:
+    check_that_rows_arrive(demand, rules, num_lanes)
+
+
+@given(demands(max_nodes=2, max_ranks_per_node=20), RULES, st.integers(1, 2))
+@settings(max_examples=10)
+def test_every_row_arrives_in_nodes_of_many_ranks(
+    demand: Demand, rules: Rules, num_lanes: int
+) -> None:
+    check_that_rows_arrive(demand, rules, num_lanes)
+
+
+def check_that_rows_arrive(demand: Demand, rules: Rules, num_lanes: int) -> None:
     """Where the rank that takes it on looks for it, by the tables of both; and comes back so."""
     m, num_ranks = demand.ranks_per_node, demand.num_ranks
     ways = [find_ways(demand, rules, model(), rank) for rank in range(num_ranks)]

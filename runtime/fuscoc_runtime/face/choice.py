@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fuscoc_runtime.engine.node.crossing import crossing
-from fuscoc_runtime.engine.node.places import MOST_FLOWING, have_ways, may_flow
+from fuscoc_runtime.engine.node.places import MOST_FLOWING, have_ways
 from fuscoc_runtime.engine.node.slabs import (
-    MOST_SENT,
     bytes_sent,
     lay_out_back,
     lay_out_slab,
@@ -146,14 +145,7 @@ def exact_kernels(shuffle: ShuffleSpec, topology: Topology) -> NodeSpec | str:
         if shuffle.node is not None and shuffle.node.pieces is not None:
             return "inside a node its pieces are planned in memory of a fixed size"
         return choose_triton(shuffle, topology)
-    most = MOST_FLOWING
-    if not may_flow(shuffle, topology):
-        most = MOST_SENT
-        if have_ways(shuffle.program.exchange, topology):
-            if shuffle.reply is not None:
-                return "between nodes its policy is of rows that a reply answers, uncounted"
-            return f"between nodes of more than {LEAST} ranks its policy wants the hosts' plan"
-    node = shuffle.node.between or shuffle.node
+    node, most = shuffle.node.between or shuffle.node, MOST_FLOWING
     return (
         _between_nodes(shuffle, topology) or _beyond_slabs(shuffle, node, topology, 1, most) or node
     )

@@ -22,10 +22,8 @@ from fuscoc_runtime.engine.node.cuda import all_have_cuda, cuda_node
 from fuscoc_runtime.engine.node.engine import NodeEngine, current_device
 from fuscoc_runtime.engine.node.exact import ExactNode
 from fuscoc_runtime.engine.node.exact_engine import ExactEngine
-from fuscoc_runtime.engine.node.exact_rails import ExactRails
 from fuscoc_runtime.engine.node.flow_rails import FlowRails
 from fuscoc_runtime.engine.node.pieces import PiecesNode
-from fuscoc_runtime.engine.node.places import may_flow
 from fuscoc_runtime.engine.node.ragged import Extents, ragged_evaluator
 from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.state import NodeKernels
@@ -254,15 +252,15 @@ def _exact_engine(
     has_rails = members.topology.num_nodes > 1
     if has_rails and members.device.type == "cuda":
         _prepare_lists(members)
+
+    def make(of: ShuffleSpec, kernels: NodeSpec, members: Membership) -> ExactNode:
+        if not has_rails:
+            return ExactNode(artifact, of, kernels, members, sms)
+        network = _cost_model(of, options), _measures(members, options)
+        return FlowRails(artifact, of, kernels, members, sms, *network)
+
     with current_device(members.device):
-        node: ExactNode
-        measures = _measures(members, options)
-        make = partial(ExactRails, measures=measures) if has_rails else ExactNode
-        if has_rails and may_flow(shuffle, members.topology):
-            model = _cost_model(shuffle, options)
-            node = FlowRails(artifact, shuffle, kernels, members, sms, model, measures)
-        else:
-            node = make(artifact, shuffle, kernels, members, sms)
+        node = make(shuffle, kernels, members)
         relation = shuffle.program.relation
         is_ragged = relation.extents_kernel is not None
         extents = Extents(artifact, relation, members.device, members.tracer) if is_ragged else None
@@ -270,7 +268,7 @@ def _exact_engine(
         if (reply := shuffle.reply) is not None:
             assert reply.node is not None, "kernels are there for both or none"
             answers = _answering(members)
-            answering = make(artifact, reply, reply.node, answers, sms)
+            answering = make(reply, reply.node, answers)
             ExactEngine(reply, answers, answering, asking.general_reply, asking)
     return asking
 

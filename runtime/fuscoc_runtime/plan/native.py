@@ -166,6 +166,8 @@ def ways(
         *map(_address, stages),
         *map(_address, (parts[0], parts[1], moves, found)),
     )
+    if num_legs < 0:
+        raise MemoryError
     num_moves, most_rows, handed_over = found.tolist()
     return parts, moves[:num_moves], num_legs, most_rows, handed_over
 

@@ -1,15 +1,20 @@
 /* Where rows of flows lie, and what one rank sends and gets of them, stage by stage: what
  * engine/node/ways.py tells. All ranks wait for it before rows travel.
  */
+#include <stdlib.h>
+
 #include "plan.h"
 
 enum { PART = 3, MOVE = 5 }; /* words of a part of a flow, and of a move */
 enum { NUM_MOVES, MOST_ROWS, HANDED_OVER };
 
-/* What all of this knows of one shuffle: ``Assignment`` and its ``pairs``. */
+/* What all of this knows of one shuffle: ``Assignment`` and its ``pairs``. Of every rank of one node:
+ * rows of its memory before those that it sends to a rank, ``sent`` [m][ranks], and gets from one,
+ * ``got`` [ranks][m]. */
 typedef struct {
     i64 n, m, ranks, carried;
     const i64 *share, *pairs;
+    i64 *sent, *got;
 } flows_t;
 
 static i64 share_of(const flows_t *flows, i64 source, i64 node, i64 part)
@@ -30,21 +35,37 @@ static i64 before(const flows_t *flows, i64 source, i64 node, i64 part)
     return rows;
 }
 
-/* Rows of a rank's memory before those that it sends to a rank, and gets from one. */
+/* Fills in ``sent`` and ``got`` for a node, and returns the most rows that any rank of the job sends
+ * or gets; ``all``: [ranks], 0. */
+static i64 lay_out(const flows_t *flows, i64 node, i64 *all)
+{
+    i64 m = flows->m, ranks = flows->ranks, most = 0;
+    for (i64 sender = 0; sender < ranks; sender++) {
+        const i64 *to = flows->pairs + sender * ranks;
+        i64 local = sender - node * m, rows = 0;
+        for (i64 l = 0; l < m; l++)
+            flows->got[sender * m + l] = all[node * m + l];
+        for (i64 rank = 0; rank < ranks; rank++) {
+            if (0 <= local && local < m)
+                flows->sent[local * ranks + rank] = rows;
+            rows += to[rank];
+            all[rank] += to[rank];
+        }
+        most = max64(most, rows);
+    }
+    for (i64 rank = 0; rank < ranks; rank++)
+        most = max64(most, all[rank]);
+    return most;
+}
+
 static i64 sent_at(const flows_t *flows, i64 sender, i64 rank)
 {
-    i64 rows = 0;
-    for (i64 other = 0; other < rank; other++)
-        rows += flows->pairs[sender * flows->ranks + other];
-    return rows;
+    return flows->sent[sender % flows->m * flows->ranks + rank];
 }
 
 static i64 got_at(const flows_t *flows, i64 rank, i64 sender)
 {
-    i64 rows = 0;
-    for (i64 other = 0; other < sender; other++)
-        rows += flows->pairs[other * flows->ranks + rank];
-    return rows;
+    return flows->got[sender * flows->m + rank % flows->m];
 }
 
 /* The parts of one flow, as the rank that it is of finds them, or the one that takes it on. */
@@ -82,13 +103,17 @@ static i64 move(const flows_t *flows, i64 rank, i64 node, int is_sent, i64 leg, 
 
 /* peer, begin, end, tile: of ``Schedule``. own, others: [n][m][PART]; moves: [..][MOVE], for which
  * there is room: 2 * m in every stage. found: in the order of the enum. Returns the number of legs,
- * stages in which this rank has anything to do. */
+ * stages in which this rank has anything to do; -1 without memory. */
 i64 fuscoc_ways(i64 n, i64 m, i64 rank, i64 carried, const i64 *share, const i64 *pairs,
                 i64 num_stages, const i64 *peer, const i64 *begin, const i64 *end, const i64 *tile,
                 i64 *own, i64 *others, i64 *moves, i64 *found)
 {
-    flows_t flows = {n, m, n * m, carried, share, pairs};
-    i64 node = rank / m, legs = 0, count = 0;
+    i64 node = rank / m, ranks = n * m, legs = 0, count = 0;
+    i64 *memory = calloc((size_t)((2 * m + 1) * ranks), sizeof(i64));
+    if (!memory)
+        return -1;
+    flows_t flows = {n, m, ranks, carried, share, pairs, memory + ranks, memory + (m + 1) * ranks};
+    found[MOST_ROWS] = lay_out(&flows, node, memory);
     for (i64 q = 0; q < n; q++) {
         part(&flows, rank, q, 0, own + q * m * PART);
         part(&flows, q * m + rank % m, node, 1, others + q * m * PART);
@@ -106,14 +131,10 @@ i64 fuscoc_ways(i64 n, i64 m, i64 rank, i64 carried, const i64 *share, const i64
         legs += count > known;
     }
     found[NUM_MOVES] = count;
-    found[MOST_ROWS] = 0;
-    for (i64 r = 0; r < n * m; r++) {
-        i64 most = max64(sent_at(&flows, r, n * m), got_at(&flows, r, n * m));
-        found[MOST_ROWS] = max64(found[MOST_ROWS], most);
-    }
     found[HANDED_OVER] = 0;
     for (i64 q = 0; carried && q < n; q++)
         for (i64 l = 0; l < m; l++)
             found[HANDED_OVER] += l == rank % m ? 0 : share_of(&flows, rank, q, l);
+    free(memory);
     return legs;
 }

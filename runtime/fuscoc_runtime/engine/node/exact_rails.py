@@ -58,8 +58,8 @@ from fuscoc_runtime.plan.agree import attempt
 
 class ExactRails(ExactNode):
     """A shuffle among the ranks of several nodes; construction is collective over ``members``.
-    ``limits`` are of the segments that a rank takes on. It ``measures`` the network, or not, and
-    rows may travel as ``flows``, or in slabs alone."""
+    ``limits`` are of the segments that a rank takes on. It ``measures`` the network, or not. Calls
+    whose rows travel in slabs; `FlowRails` has the others, too."""
 
     rails: Rails
 
@@ -71,11 +71,10 @@ class ExactRails(ExactNode):
         members: Membership,
         num_sms: int | None,
         measures: bool,
-        flows: bool = False,
     ) -> None:
         self._shuffle, self._spec, self._topology = shuffle, node, members.topology
         self._is_one_round, self._num_nodes = members.is_one_host, members.topology.num_nodes
-        self._sizes = Places(shuffle, node, members.topology, flows)
+        self._sizes = Places(shuffle, node, members.topology)
         self._places = self._sizes.first  # of the next dispatch, on all ranks
         target = shuffle.program.target
         self.is_judged = target.kind == "dense" or target.capacity is not None
@@ -202,10 +201,7 @@ class ExactRails(ExactNode):
             FuscoRuntimeError: as `dispatch`.
         """
         assert isinstance(asked, RailKnown)
-        assert self._shared is not None
-        places = asked.work.places // each
-        if places > self._shared.places:
-            self._make_room(places, 0)
+        self._have_room_to_answer(asked, asked.work.places // each)
         problem = self._have_slots(max(asked.slots))
         if problem is not None:
             self.is_out_of_step = True
@@ -213,6 +209,12 @@ class ExactRails(ExactNode):
         known = answers_to(asked, self._program, each)
         self._adopt(known, asked, each, known.num_sources)
         return known
+
+    def _have_room_to_answer(self, asked: RailKnown, places: int) -> None:
+        """Memory for the reply to a dispatch, with so many places; collective as `follow`."""
+        assert self._shared is not None
+        if places > self._shared.places or self._with_rows(places) > self._shared.with_rows:
+            self._make_room(places, 0)
 
     def combine(
         self,

@@ -27,14 +27,20 @@ from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.triton_program import TritonProgram
 from fuscoc_runtime.kernels.commands import Command, CommandList, Launch
 from fuscoc_runtime.kernels.loader import Kernel, address
+from fuscoc_runtime.room import num_rank_words
 
 KERNELS = {
-    "number": (("call", "has_landed", "fanout", "numbers", "counts"), 8),
+    "number": (("call", "has_landed", "fanout", "answered", "numbers", "counts"), 8),
     "share": (("call", "own", "landed", "width", "bases", "told", "stamp"), 1),
     "pass_by": (("call", "follows", "returns"), 1),
     "settle": (("own", "others", "num_nodes", "stride", "num_ranks", "parts"), 4),
 }
 """Of kernels/device/flows.py, what they are given, and warps of a program."""
+SETTLING = {
+    "own": "numbers.own", "others": "numbers.others", "num_nodes": "nodes", "stride": "places",
+    "num_ranks": "ranks_of_node", "parts": "flow_parts",
+}  # fmt: skip
+"""Numbers of `settle` that have other names in lists."""
 ROWS_ALONE = -2
 """What a launch that packs these says; `ROWS` of kernels/device/hop.py."""
 
@@ -47,14 +53,16 @@ def flow_kernels(program: TritonProgram) -> dict[str, Kernel]:
 @dataclass(frozen=True, eq=False)
 class FlowWork(RailWork):
     """Also of every place the ``numbers`` of its rows in the flows to and from every node, then
-    where these are, int32 [2, num_nodes, places]."""
+    where these are, int32 [2, num_nodes, places]; and the same of the places of a reply, of which
+    there are none without."""
 
     numbers: Tensor
+    of_reply: Tensor
 
     @property
     def tensors(self) -> list[Tensor]:
         """All of it."""
-        return [*super().tensors, self.numbers]
+        return [*super().tensors, self.numbers, self.of_reply]
 
 
 class FlowCalls(RailCalls):
@@ -72,6 +80,7 @@ class FlowCalls(RailCalls):
             "zero": 0,
             "nothing": -1,
             "nodes": self._program.num_nodes,
+            "words_of_nodes": num_rank_words(self._program.room) * self._program.num_nodes,
             "sides_of_nodes": 2 * self._program.num_nodes,
             "places": self._places,
             "ranks_of_node": self._program.num_ranks,
@@ -90,6 +99,11 @@ class FlowCalls(RailCalls):
             "stamp": 0,
             "returns": 0,
         }
+        if self._program.shuffle.reply is not None:
+            self._numbers_forth |= {
+                "reply.counts": address(counts.of_reply),
+                "reply.answered": self._program.shuffle.segments_answered,
+            }
         self._numbers_back |= {**alike, "returns": 1}
         self._words = {
             "row_bases": address(memory.bases),
@@ -101,8 +115,11 @@ class FlowCalls(RailCalls):
     def prepared(self, work: RailWork, call: RailCall, given: Mapping[str, int]) -> Submitted:
         """What the lists of a dispatch are given."""
         assert isinstance(work, FlowWork)
-        own, others = map(address, work.numbers)
-        numbered = {"numbers.own": own, "numbers.others": others}
+        numbered = {
+            f"{name}.{side}": address(each)
+            for name, both in (("numbers", work.numbers), ("reply", work.of_reply))
+            for side, each in zip(("own", "others"), both, strict=True)
+        }
         return super().prepared(work, call, {**given, **numbered})
 
     def move(self, call: RailCall, submitted: Submitted, going: Going | None) -> None:
@@ -127,6 +144,14 @@ class FlowCalls(RailCalls):
         given = self._without([self._forth, self._moving], given)
         self.move(call, self.dispatch(work, call, given), going)
 
+    def settle(self, work: FlowWork, going: Going) -> None:
+        """Find where rows are of a reply whose dispatch has numbered them."""
+        own, others = map(address, work.numbers)
+        given = {"numbers.own": own, "numbers.others": others, "flow_parts": address(going.parts)}
+        numbers = {**self._numbers_forth, **given}
+        values = {name: numbers[of] for name, of in SETTLING.items()}
+        self._flows["settle"].launch(values, 2 * self._program.num_nodes)
+
     def bring_back(
         self,
         launched: Launched,
@@ -146,26 +171,17 @@ class FlowCalls(RailCalls):
     def _lists(self, commands: RailCommands) -> tuple[CommandList, CommandList, CommandList]:
         slabs, counts = self.slabs, self._counts
         memory, everything = slabs.memory, slabs.rounds[0]
-        number = self._flows["number"]
-        leave = Launch(number, "nodes", {"has_landed": "zero", "numbers": "numbers.own"})
-        land = Launch(
-            number, "nodes", {"has_landed": "one", "numbers": "numbers.others", "counts": "zero"}
-        )
+        leave, land = self._numbering()
         said = self._rails.between(memory.out, memory.landed, slabs.ranges(everything))
         counted = self._rails.between(counts.own.expand_as(counts.landed), counts.landed)
         exchange = self._rails.command(_both(said, counted), is_told=True)
         share = Launch(self._flows["share"], "one", {"told": "told_counts"})
         planning = [*commands.planning(), *self._judging()]
-        forth: list[Command] = [*commands.packing(), leave, exchange, self._arrives, land, share]
+        forth: list[Command] = [*commands.packing(), *leave, exchange, self._arrives, *land, share]
         forth += [*planning, self._meet]
         moving = _behind_others(commands.moving())
         self._moving = self._list([*moving, self._arrives])
-        settle = Launch(
-            self._flows["settle"],
-            "sides_of_nodes",
-            {"own": "numbers.own", "others": "numbers.others", "num_nodes": "nodes",
-             "stride": "places", "num_ranks": "ranks_of_node", "parts": "flow_parts"},
-        )  # fmt: skip
+        settle = Launch(self._flows["settle"], "sides_of_nodes", SETTLING)
         names = OWN | self._program.named | {"says": "rows_alone"}
         rows = Launch(self._program.kernels["pack"], "leaving", names)
         # Before rows travel the host is told if they do not fit, and neighbours have packed theirs.
@@ -182,6 +198,19 @@ class FlowCalls(RailCalls):
             finishing = _behind_others(commands.finishing())
             self._behind[True] = [*lands, *finishing, self._arrives]
         return self._list(forth), self._list(planning), self._list(back)
+
+    def _numbering(self) -> tuple[list[Command], list[Command]]:
+        """Of rows that leave, with their counts, and of those that have landed; then of a reply."""
+        kinds = {"numbers": {"answered": "one"}}
+        if self._program.shuffle.reply is not None:
+            kinds["reply"] = {"answered": "reply.answered", "counts": "reply.counts"}
+        number, leave, land = self._flows["number"], list[Command](), list[Command]()
+        for name, renamed in kinds.items():
+            leaves = {**renamed, "has_landed": "zero", "numbers": f"{name}.own"}
+            lands = {"has_landed": "one", "numbers": f"{name}.others", "counts": "zero"}
+            leave.append(Launch(number, "words_of_nodes", leaves))
+            land.append(Launch(number, "nodes", {**renamed, **lands}))
+        return leave, land
 
     def _travelling(self, going: Going, is_back: bool) -> CommandList:
         """Rows, from where they are packed to where kernels move them on. Where none go anywhere

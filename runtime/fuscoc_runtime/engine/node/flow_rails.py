@@ -47,14 +47,16 @@ from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.plan import native
 from fuscoc_runtime.plan.agree import attempt
 from fuscoc_runtime.plan.cost import CostModel
-from fuscoc_runtime.room import LEAST, ROW_BITS
+from fuscoc_runtime.plan.flows import Demand
+from fuscoc_runtime.room import num_row_bits
 
 
 @dataclass(frozen=True, eq=False)
 class FlowKnown(RailKnown):
-    """With the ways of its rows."""
+    """With the ways of its rows, and what of a reply to it will travel."""
 
     going: Going
+    of_reply: Demand | None
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -79,8 +81,9 @@ class FlowRails(ExactRails):
         self._model, self._measures = model, measures
         self._rows: FlowMemory | None = None
         self._going: Going | None = None
+        self._of_reply: Demand | None = None
         self._counted = 0  # the epoch of the latest dispatch whose flows were counted
-        super().__init__(artifact, shuffle, node, members, num_sms, measures, flows=True)
+        super().__init__(artifact, shuffle, node, members, num_sms, measures)
         if self._sizes.are_flows(self._places):
             self._be_ready()
 
@@ -113,7 +116,29 @@ class FlowRails(ExactRails):
         )
         if not isinstance(made, RailKnown) or self._going is None:
             return made
-        return FlowKnown(**vars(made), going=self._going)
+        return FlowKnown(**vars(made), going=self._going, of_reply=self._of_reply)
+
+    def follow(self, asked: Known, each: int, weights: Tensor | None) -> Known | FuscoRuntimeError:
+        """See `ExactRails.follow`. What asks has counted the rows of answers, and numbered them."""
+        known = super().follow(asked, each, weights)
+        assert isinstance(known, RailKnown)
+        if not self._sizes.are_flows(known.work.places):
+            return known
+        assert isinstance(asked, FlowKnown)
+        assert isinstance(asked.work, FlowWork)
+        assert self._going is not None
+        none = asked.work.of_reply[:, :, :0]
+        work = FlowWork(**vars(known.work), numbers=asked.work.of_reply, of_reply=none)
+        self._flow_calls(work.places).settle(work, self._going)
+        return FlowKnown(**{**vars(known), "work": work}, going=self._going, of_reply=None)
+
+    def _have_room_to_answer(self, asked: RailKnown, places: int) -> None:
+        super()._have_room_to_answer(asked, places)
+        self._going = None
+        if self._sizes.are_flows(places):
+            assert isinstance(asked, FlowKnown)
+            assert asked.of_reply is not None
+            self._going = self._find(asked.of_reply)
 
     def _start(
         self,
@@ -138,7 +163,8 @@ class FlowRails(ExactRails):
             and max(planned.slots) <= self.limits.capacity
         )
         if moves:
-            self._going = self._find()
+            asked, self._of_reply = self._counts.demands(self._counted)
+            self._going = self._find(asked)
         with_room = self._flow_calls(work.places)
         if with_room is not calls:  # rows lie elsewhere now
             submitted = with_room.prepared(work, call, stamped)
@@ -178,14 +204,14 @@ class FlowRails(ExactRails):
         else:
             super()._combine(known, tells, fields, weights)
 
-    def _find(self) -> Going:
-        """The ways of a dispatch whose counts have come, and room for its rows; collective over all
-        ranks where there has to be more.
+    def _find(self, demand: Demand) -> Going:
+        """The ways of the rows of a call, and room for them; collective over all ranks where there
+        has to be more.
 
         Raises:
             FuscoRuntimeError: a rank has none, as all of them say.
         """
-        members, (ways, rows) = self._members, self._wanted()
+        members, (ways, rows) = self._members, self._wanted(demand)
         if rows is not None:
             self._make_rows(rows)
         of_a_stage = ways.most_rows * self._model.segment_bytes // max(1, ways.num_stages)
@@ -193,17 +219,17 @@ class FlowRails(ExactRails):
         parts = uploaded(ways.parts.flatten().tolist(), members.device)
         return Going(ways, parts, num_lanes)
 
-    def _wanted(self) -> tuple[Ways, int | None]:
-        """The ways of a dispatch whose counts have come, and how many rows there has to be room for
-        if that is more than there is, both the same on all ranks.
+    def _wanted(self, demand: Demand) -> tuple[Ways, int | None]:
+        """The ways of the rows of a call, and how many there has to be room for if that is more
+        than there is, both the same on all ranks.
 
         Raises:
             PreparationError: kernels cannot number so many.
         """
         assert self._rows is not None
         rank, rules = self._members.rank, self._shuffle.program.exchange
-        ways = find_ways(self._counts.demand(self._counted), rules, self._model, rank)
-        if ways.most_rows >> ROW_BITS:
+        ways = find_ways(demand, rules, self._model, rank)
+        if ways.most_rows >> num_row_bits(self._program.room):
             problem = f"a rank would send {ways.most_rows} rows, more than kernels can number"
             raise PreparationError(rank, problem)
         rows = grown(ways.most_rows, self._rows.rows)
@@ -211,8 +237,10 @@ class FlowRails(ExactRails):
 
     def _fail_in_dispatch(self, problem: FuscoRuntimeError, places: int) -> None:
         # There the other nodes may be making room for rows, and all hear of it.
-        if self._sizes.are_flows(places) and self._wanted()[1] is not None:
-            agree_on(self._members, problem)
+        if self._sizes.are_flows(places):
+            demand, _ = self._counts.demands(self._counted)
+            if self._wanted(demand)[1] is not None:
+                agree_on(self._members, problem)
 
     def _be_ready(self) -> None:
         """For calls of flows: know the network, and have lanes and some memory; collective.
@@ -221,7 +249,6 @@ class FlowRails(ExactRails):
             FuscoRuntimeError: as `_make_rows`; HopTimeoutError, NetworkError: a rank does not come.
         """
         members, program = self._members, self._program
-        assert members.topology.ranks_per_node <= LEAST  # numbered in bits of a word
         made = attempt(members.rank, lambda: (native.load(), flow_kernels(program)))
         agree_on(self._members, made, "no kernels of flows")
         assert isinstance(made, tuple)
@@ -275,6 +302,9 @@ class FlowRails(ExactRails):
         work = super()._new_work(num_sources, places)
         if not self._sizes.are_flows(places):
             return work
-        shape = 2, self._num_nodes, places
-        numbers = torch.empty(shape, dtype=torch.int32, device=self._members.device)
-        return FlowWork(**vars(work), numbers=numbers)
+        of_reply = 0 if self._shuffle.reply is None else places // self._shuffle.segments_answered
+        numbers, reply_numbers = (
+            torch.empty(2, self._num_nodes, each, dtype=torch.int32, device=self._members.device)
+            for each in (places, of_reply)
+        )
+        return FlowWork(**vars(work), numbers=numbers, of_reply=reply_numbers)

@@ -7,7 +7,7 @@ from fuscoc_runtime.engine.node.slabs import MOST_SENT, bytes_sent, num_places
 from fuscoc_runtime.engine.sizes import fixed_sources, worst_capacity
 from fuscoc_runtime.manifest.program import Rules
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
-from fuscoc_runtime.room import LEAST, num_slot_bits, room_for
+from fuscoc_runtime.room import num_slot_bits, room_for
 from fuscoc_runtime.topology import Topology
 
 FIRST_SOURCES, FIRST_SENT = 128, 16 << 20
@@ -35,23 +35,13 @@ def are_balanced(rules: Rules, topology: Topology) -> bool:
     return rules.forwarder != "static" and topology.ranks_per_node > 1
 
 
-def may_flow(shuffle: ShuffleSpec, topology: Topology) -> bool:
-    """Whether rows may travel as flows: what counts them has room for so many ranks of a node, and
-    nobody counts those of a reply."""
-    return topology.ranks_per_node <= LEAST and shuffle.reply is None
-
-
 class Places:
     """Those of one shuffle; every number is of source segments of a rank."""
 
-    def __init__(
-        self, shuffle: ShuffleSpec, node: NodeSpec, topology: Topology, flows: bool = False
-    ) -> None:
-        """``flows``: whether rows travel as these where slabs would be too large, and always if
-        there is a policy for them."""
-        self._given, self._flows = (shuffle, node, topology), flows
+    def __init__(self, shuffle: ShuffleSpec, node: NodeSpec, topology: Topology) -> None:
+        self._given = shuffle, node, topology
         self._carried, self._are_flows = dict[int, bool](), dict[int, bool]()
-        self._has_policy = flows and have_ways(shuffle.program.exchange, topology)
+        self._has_policy = have_ways(shuffle.program.exchange, topology)
         self._reply: Places | None = None  # those of answers
         if (reply := shuffle.reply) is not None:
             assert reply.node is not None, "kernels are there for both or none"
@@ -86,10 +76,15 @@ class Places:
         return self.size_of(max(num_sources, abated))
 
     def are_flows(self, places: int) -> bool:
-        """Whether the rows of calls with so many travel as flows, and not in slabs."""
+        """Whether the rows of calls with so many travel as flows, and not in slabs: always if there
+        is a policy for them, where slabs would be too large, and where those of a reply would, as
+        what asks counts its rows."""
         if places not in self._are_flows:
-            beyond = self._flows and self._sent(places) > MOST_SENT
-            self._are_flows[places] = self._has_policy or beyond
+            are_flows = self._has_policy or self._sent(places) > MOST_SENT
+            if self._reply is not None:
+                answered = self._given[0].segments_answered
+                are_flows |= self._reply.are_flows(places // answered)
+            self._are_flows[places] = are_flows
         return self._are_flows[places]
 
     def are_carried(self, places: int) -> bool:
@@ -100,8 +95,7 @@ class Places:
             if shuffle.program.target.kind == "packed":
                 slots = worst_capacity(shuffle, topology.num_ranks, places)
             bits = num_slot_bits(room_for(topology.ranks_per_node))
-            most = MOST_FLOWING if self._flows else MOST_SENT
-            carried = self._sent(places) <= most and not slots >> bits
+            carried = self._sent(places) <= MOST_FLOWING and not slots >> bits
             if self._reply is not None:
                 carried &= self._reply.are_carried(places // shuffle.segments_answered)
             self._carried[places] = carried

@@ -103,14 +103,12 @@ def answers_to(asked: RailKnown, program: TritonProgram, each: int) -> RailKnown
         weights=None if come is None else come.view(taken_on, fanout),
         sent=Sent(own, launched.sent.ranks.view(own, fanout)),
     )
-    return replace(
-        asked,
-        launched=launched,
-        sources=tuple(count // each for count in asked.sources),
-        segments=segments,
-        first_slots=buffers["first_slots"],
-        work=RailWork(buffers, segments, {}, places, asked.work.own),
-    )
+    sources, first = tuple(count // each for count in asked.sources), buffers["first_slots"]
+    work = RailWork(buffers, segments, {}, places, asked.work.own)
+    return RailKnown(
+        launched, asked.number, asked.slots, sources, asked.num_rows, segments, first, work,
+        asked.inputs, asked.extents, asked.ragged,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

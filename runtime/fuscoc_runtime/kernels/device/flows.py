@@ -17,25 +17,31 @@ from fuscoc_runtime.kernels.device import load
 words, vectors, sync = load("words"), load("vectors"), load("sync")
 slabs, known = load("slabs"), load("known")
 
-PLACES = tl.constexpr(1024)  # looked at together
+RANKS = tl.constexpr(min(words.MAX_RANKS.value, 32))  # of a node that a program counts, a bit each
+PLACES = tl.constexpr(8192 // RANKS.value)  # looked at together
 COUNTS = tl.constexpr(1024)  # that are shared together
 OTHER = tl.constexpr(-2)  # said in place of a dispatch, by ranks whose rails differ in it
 PART = tl.constexpr(3)  # words of the rows of a flow that one rank sends: the number behind the
 # last one, what is added to a number to get its place in memory, and which rank of the node has it
+RANK_BITS = tl.constexpr(words.MAX_RANKS.value.bit_length() - 1)  # of the number of a rank
 
 
-@triton.jit(do_not_specialize=range(5))
+@triton.jit(do_not_specialize=range(6))
 def number(
-    call: tl.int64, has_landed: tl.int64, fanout: tl.int64, numbers: tl.int64, counts: tl.int64
-):
+    call: tl.int64, has_landed: tl.int64, fanout: tl.int64, answered: tl.int64, numbers: tl.int64,
+    counts: tl.int64,
+):  # fmt: skip
     """A program for each node: of every place of its slab the number of its row in the flow to, or
     with ``has_landed`` from, that node, -1 without; int32 [nodes, stride] ``numbers``. ``counts``,
     int64 [nodes + ranks], are the rows of flows to every node and the segments to every rank, if
-    they are not 0."""
+    they are not 0: then there are so many programs for each word of ranks. Of a reply a place is
+    that of ``answered`` so many segments, one behind the other, with the points of all of them."""
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
-    node = tl.program_id(0).to(tl.int64)
+    program, num_nodes = tl.program_id(0).to(tl.int64), sync.word(call, words.NUM_NODES)
+    node, first_rank = program % num_nodes, program // num_nodes * RANKS
     own = sync.word(call, words.NODE)
-    stride = sync.word(call, words.STRIDE)
+    stride = sync.word(call, words.STRIDE) // answered
+    num_points = fanout * answered
     num_ranks = sync.word(call, words.NUM_RANKS)
     slab = slabs.leaving(call, node)
     is_there = tl.full((), 1, tl.int32)
@@ -44,27 +50,31 @@ def number(
         is_there = slabs.is_of(slab, slabs.tag_of(call)).to(tl.int32)
     of_points = slabs.point_words(slab)
     to = numbers.to(tl.int64).to(tl.pointer_type(tl.int32)) + node * stride
-    rank = tl.arange(0, words.MAX_RANKS)
-    copies = tl.full((words.MAX_RANKS,), 0, tl.int64)
+    numbers_rows = first_rank == 0
+    copies = tl.full((RANKS,), 0, tl.int64)
     rows = tl.full((), 0, tl.int32)
     for first in range(0, stride, PLACES):
         place = first + tl.arange(0, PLACES).to(tl.int64)
         exists = place < stride
+        goes = tl.full((PLACES,), 0, tl.int32)
         ranks = tl.full((PLACES,), 0, tl.int32)  # a bit for each that the segment goes to
-        for k in range(fanout):
-            word = tl.load(of_points + place * fanout + k, mask=exists, other=-1)
+        for k in range(num_points):
+            word = tl.load(of_points + place * num_points + k, mask=exists, other=-1)
             their = slabs.rank_of(word)
-            ranks |= tl.where(their >= 0, 1 << tl.maximum(their, 0).to(tl.int32), 0)
-        goes = tl.where((node != own) & (is_there != 0), (ranks != 0).to(tl.int32), 0)
+            goes |= (their >= 0).to(tl.int32)
+            bit = their - first_rank
+            is_counted = (bit >= 0) & (bit < RANKS) & (their >= 0)
+            ranks |= tl.where(is_counted, 1 << tl.where(is_counted, bit, 0).to(tl.int32), 0)
+        goes = tl.where((node != own) & (is_there != 0), goes, 0)
         index = rows + vectors.running(goes, 0) - goes
-        tl.store(to + place, tl.where(goes != 0, index, -1), mask=exists)
+        tl.store(to + place, tl.where(goes != 0, index, -1), mask=exists & numbers_rows)
         rows += vectors.total(goes, 0)
-        copies += vectors.total((ranks[:, None] >> rank[None, :]) & 1, 0)
+        copies += vectors.total((ranks[:, None] >> tl.arange(0, RANKS)[None, :]) & 1, 0)
     if counts != 0:
         at = counts.to(tl.int64).to(tl.pointer_type(tl.int64))
-        tl.store(at + node, rows.to(tl.int64))
-        of_ranks = at + sync.word(call, words.NUM_NODES) + node * num_ranks
-        tl.store(of_ranks + rank, copies, mask=rank < num_ranks)
+        tl.store(at + node, rows.to(tl.int64), mask=numbers_rows)
+        rank = first_rank + tl.arange(0, RANKS)
+        tl.store(at + num_nodes + node * num_ranks + rank, copies, mask=rank < num_ranks)
 
 
 @triton.jit(do_not_specialize=range(7))
@@ -150,12 +160,14 @@ def settle(
         place = first + tl.arange(0, PLACES).to(tl.int64)
         exists = place < stride
         index = tl.load(of_places + place, mask=exists, other=-1).to(tl.int64)
-        at = tl.full((PLACES,), -1, tl.int64)
-        begin = tl.full((), 0, tl.int64)
-        for rank in range(num_ranks):
-            end = tl.load(part + rank * PART)
-            shift, owner = tl.load(part + rank * PART + 1), tl.load(part + rank * PART + 2)
-            is_here = (index >= begin) & (index < end)
-            at = tl.where(is_here, (owner << slabs.ROW_BITS) | (index + shift), at)
-            begin = tl.maximum(begin, end)
+        rank = tl.full((PLACES,), 0, tl.int64)  # that has the row: parts before it end before it
+        for bit in tl.static_range(RANK_BITS):
+            next_rank = rank + (words.MAX_RANKS >> (bit + 1))
+            is_one = next_rank < num_ranks
+            end = tl.load(part + (next_rank - 1) * PART, mask=is_one, other=0)
+            rank = tl.where(is_one & (index >= end), next_rank, rank)
+        of_rank = part + rank * PART
+        shift, owner = tl.load(of_rank + 1), tl.load(of_rank + 2)
+        is_here = (index >= 0) & (index < tl.load(of_rank))
+        at = tl.where(is_here, (owner << slabs.ROW_BITS) | (index + shift), -1)
         tl.store(of_places + place, at.to(tl.int32), mask=exists)

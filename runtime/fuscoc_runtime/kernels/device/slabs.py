@@ -20,8 +20,8 @@ its rows, which stay in the source.
 import triton
 import triton.language as tl
 
-from fuscoc_runtime.kernels.device import load
-from fuscoc_runtime.room import ROW_BITS as row_bits
+from fuscoc_runtime.kernels.device import load, room
+from fuscoc_runtime.room import num_row_bits
 
 words, sync, points = load("words"), load("sync"), load("points")
 
@@ -36,8 +36,9 @@ LOST = tl.constexpr(2)  # its rows cannot be summed
 
 ROUTINGS = tl.constexpr((1 << 30) - 1)  # bits of a tag that number a dispatch
 
-ROW_BITS = tl.constexpr(row_bits)  # of the number of a row of a flow; above is the rank that has it
-ROW_MASK = tl.constexpr((1 << row_bits) - 1)
+# Of the number of a row of a flow; above is the rank that has it.
+ROW_BITS = tl.constexpr(num_row_bits(room()))
+ROW_MASK = tl.constexpr((1 << num_row_bits(room())) - 1)
 
 RECEIPTS = tl.constexpr(3)  # kinds of points that are not moved, words of the state from BAD_KEYS
 
