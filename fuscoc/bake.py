@@ -99,10 +99,13 @@ def _plans(
     item: CompiledShuffle, spec: ShuffleSpec, topologies: Sequence[Topology], sink: DiagnosticSink
 ) -> list[tuple[Topology, Plan]]:
     """The plans of a static shuffle; one report names all topologies for which there is none."""
+    if not spec.program.is_static:
+        return []
     plans, problems = [], {}
-    for topology in topologies if spec.program.is_static else ():
+    module = parse_module(item.dumps["L0"])
+    for topology in topologies:
         try:
-            plans.append((topology, make_plan(parse_module(item.dumps["L0"]), spec, topology)))
+            plans.append((topology, make_plan(module, spec, topology)))
         except FuscoRuntimeError as error:
             problems[topology] = f"{error.code}: {error.message}"
     if problems:

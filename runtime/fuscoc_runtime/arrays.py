@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 Array: TypeAlias = "Tensor"
@@ -31,6 +32,15 @@ def namespace(array: Array | NDArray[Any]) -> Any:
 def on_host(array: Array | NDArray[Any]) -> Any:
     """The same values as an array of numpy, which shares the memory of what is on the host."""
     return array if isinstance(array, np.ndarray) else array.cpu().numpy()
+
+
+def array_on(array: Array | NDArray[Any], device: torch.device | None) -> Any:
+    """The same values as a tensor on ``device``, without one as an array of numpy."""
+    if device is None:
+        return on_host(array)
+    import torch
+
+    return torch.as_tensor(array).to(device)
 
 
 def split(array: Any, sizes: Sequence[int]) -> list[Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from fuscoc_runtime.arrays import Array, on_host
+from fuscoc_runtime.arrays import Array, array_on, on_host
 from fuscoc_runtime.manifest.program import Program
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.cost import CostModel
@@ -146,16 +146,13 @@ class RankPlan:
         """Rows of the target here."""
         return self.rows.target
 
-    def to(self, device: torch.device) -> RankPlan:
-        """The same plan with all arrays as tensors on ``device``."""
-        import torch
-
+    def to(self, device: torch.device | None) -> RankPlan:
+        """The same plan in tensors on ``device``, without one in arrays of numpy."""
+        moved = partial(array_on, device=device)
         lists = {
-            name: {column: torch.as_tensor(values).to(device) for column, values in columns.items()}
+            name: {column: moved(values) for column, values in columns.items()}
             for name, columns in self.lists.items()
         }
         names = ("point_order", "keys", "key_counts", "key_offsets", "row_index")
-        arrays: dict[str, Any] = {
-            name: torch.as_tensor(getattr(self, name)).to(device) for name in names
-        }
+        arrays: dict[str, Any] = {name: moved(getattr(self, name)) for name in names}
         return replace(self, lists=lists, **arrays)
