@@ -5,19 +5,16 @@ A shuffle is *static* if its relation loads no input and its extents are constan
 makes it once for each topology that it is given and stores it in the artifact: such a shuffle
 evaluates no relation and exchanges no metadata when it runs.
 
-Plans are made by one thread of PyTorch. More of them gain next to nothing, so short are the
-columns, and where others use the cores they wait for each other many times longer than they work.
+All of it is done in arrays of numpy: to load PyTorch would take longer than the rest of the
+compiler.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from fuscoc.diagnostics import DiagnosticSink
 from fuscoc.lang.checked import CheckedShuffle
@@ -31,21 +28,10 @@ from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.manifest.decode import decode
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import Plan, plan_all
-from fuscoc_runtime.reference import RankData, on_their_ranks
+from fuscoc_runtime.scalar import Scope, builtin_extents
 from fuscoc_runtime.topology import Topology
 
 CODE = "FSC057"
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """PyTorch's operations in one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def baker(
@@ -60,7 +46,6 @@ def baker(
     return lambda manifest: bake(shuffles, manifest, parsed)
 
 
-@_one_thread()
 def bake(
     shuffles: Sequence[CompiledShuffle],
     manifest: dict[str, Any],
@@ -95,7 +80,6 @@ def bake(
     return files
 
 
-@_one_thread()
 def check_plans(shuffles: Sequence[CheckedShuffle], topologies: Sequence[Topology]) -> None:
     """Plan every static shuffle for every topology, to see that it can be done.
 
@@ -115,10 +99,13 @@ def _plans(
     item: CompiledShuffle, spec: ShuffleSpec, topologies: Sequence[Topology], sink: DiagnosticSink
 ) -> list[tuple[Topology, Plan]]:
     """The plans of a static shuffle; one report names all topologies for which there is none."""
+    if not spec.program.is_static:
+        return []
     plans, problems = [], {}
-    for topology in topologies if spec.program.is_static else ():
+    module = parse_module(item.dumps["L0"])
+    for topology in topologies:
         try:
-            plans.append((topology, make_plan(parse_module(item.dumps["L0"]), spec, topology)))
+            plans.append((topology, make_plan(module, spec, topology)))
         except FuscoRuntimeError as error:
             problems[topology] = f"{error.code}: {error.message}"
     if problems:
@@ -135,11 +122,11 @@ def make_plan(module: Any, spec: ShuffleSpec, topology: Topology) -> Plan:
     Raises:
         FuscoRuntimeError: what every dispatch would raise there.
     """
-    ranks = [RankData({}, {}, {}) for _ in range(topology.num_ranks)]
-    for rank, data in enumerate(on_their_ranks(ranks)):
-        check_divisions(spec, rank, data.extents)
-        check_bounds(spec, rank, data.extents)
-    return plan_all(spec, topology, points_of(module, spec, topology, ranks))
+    num_ranks = topology.num_ranks
+    for rank in range(num_ranks):
+        check_divisions(spec, rank, builtin_extents(rank, num_ranks))
+        check_bounds(spec, rank, builtin_extents(rank, num_ranks))
+    return plan_all(spec, topology, points_of(module, spec, topology, [Scope()] * num_ranks))
 
 
 def _saved(plan: Plan) -> bytes:

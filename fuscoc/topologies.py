@@ -53,6 +53,6 @@ def check_topologies(shuffles: Sequence[CheckedShuffle], topologies: Sequence[st
     """
     check_placements(shuffles, topologies)
     if any(shuffle.is_static for shuffle in shuffles):
-        from fuscoc.bake import check_plans  # loads MLIR, and torch, with which plans are made
+        from fuscoc.bake import check_plans  # loads MLIR
 
         check_plans(shuffles, [Topology.parse(each) for each in topologies])

@@ -36,6 +36,7 @@ EXECUTING = (
 ROOMS = (
     (
         *(
+            "arrays.py",
             "ccompiler.py",
             "defaults.py",
             "dtypes.py",

@@ -1,8 +1,8 @@
 """The regions of a shuffle in another language: one walk over their operations for all of them.
 
 A language says how single operations are spelled: as values of a kernel (``points.py``), as C++
-(``cuda_relation.py``), as tensors (``fuscoc/planning/points.py``). What takes several operations
-is decided here for all: owners of keys, places that exist, and which points are dropped.
+(``cuda_relation.py``), as arrays of numpy (``fuscoc/planning/points.py``). What takes several
+operations is decided here for all: owners of keys, places that exist, and which points are dropped.
 """
 
 from __future__ import annotations

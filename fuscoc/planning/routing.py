@@ -68,7 +68,7 @@ def make_routing(
     name = route_input(shuffle)
     slots = shuffle.program.target
     assert slots.kind == "packed"
-    owner = key_to_rank(slots, topology, 0, ranks[0].inputs)
+    owner = key_to_rank(slots, topology, 0, ranks[0].inputs, torch.device("cpu"))
     filled = []
     for rank in track(range(topology.num_ranks)):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + rank)

@@ -110,7 +110,7 @@ class Workload:
     def _destinations(self, ranks: Sequence[RankData]) -> Iterator[Int64Array]:
         fanout = self.shuffle.program.num_points_each(self.topology.num_ranks)
         for points in each_points(self.module, self.shuffle, self.topology, ranks):
-            rank = points.columns["rank"].numpy()
+            rank = points.columns["rank"]
             live = (rank >= 0) & (rank < self.topology.num_ranks)
             yield np.where(live, rank, -1).reshape(-1, fanout)
 

@@ -8,14 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fuscoc_runtime.arrays import Array, on_host
+
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-def ints(values: Iterable[int] | Tensor) -> Ints:
-    """An int64 array of a tensor or of numbers."""
-    if isinstance(values, Tensor):
-        return np.asarray(values.cpu().numpy(), dtype=np.int64)
+def ints(values: Iterable[int] | Array) -> Ints:
+    """An int64 array of a tensor, of another array or of numbers."""
+    if isinstance(values, Tensor | np.ndarray):
+        return np.asarray(on_host(values), dtype=np.int64)
     return np.asarray(list(values), dtype=np.int64)
 
 

@@ -176,7 +176,7 @@ def test_uniform_keys_are_distinct(moe: ShuffleSpec) -> None:
 
 
 def test_single_node_keys_stay_on_a_node(moe: ShuffleSpec) -> None:
-    owner = key_to_rank(moe.program.target, FOUR, 0, {})
+    owner = key_to_rank(moe.program.target, FOUR, 0, {}, torch.device("cpu"))
     nodes = torch.cat(keys(moe, FOUR, "single-node"))
     nodes = owner[nodes] // 2
     assert (nodes == nodes[:, :1]).all()
@@ -192,7 +192,7 @@ def test_zipf_prefers_the_same_keys_on_all_ranks(moe: ShuffleSpec) -> None:
 
 
 def test_imbalanced_is_bimodal(moe: ShuffleSpec) -> None:
-    owner = key_to_rank(moe.program.target, FOUR, 0, {})
+    owner = key_to_rank(moe.program.target, FOUR, 0, {}, torch.device("cpu"))
     for rank, table in enumerate(keys(moe, FOUR, "imbalanced")):
         away = (owner[table] // 2 != FOUR.node(rank)).float().mean()
         assert away > 0.9 if rank % 2 == 0 else away < 0.1

@@ -34,7 +34,7 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 def planned(shuffle: LockstepShuffle, dispatched: Sequence[Dispatched]) -> Plan:
-    ranks = tuple(each.handle.plan for each in dispatched)
+    ranks = tuple(each.handle.plan.to(None) for each in dispatched)
     return Plan(shuffle.spec, shuffle.topology, ranks, cost_model(shuffle.spec.program))
 
 

@@ -20,6 +20,7 @@ from fuscoc_runtime.scalar import Scope, evaluate
 from fuscoc_runtime.topology import Topology
 
 ALL_DEDUP = ("node", "rank")
+CPU = torch.device("cpu")
 
 Balance = Literal["static", "greedy", "lpt", "split", "rebalance", "auto"]
 
@@ -147,7 +148,7 @@ def relation(spec: ShuffleSpec, topology: Topology, rank: int, data: RankData) -
     columns["key" if spec.declared.target.kind == "packed" else "slot"] = []
     owner = None
     if spec.program.target.kind == "packed":
-        owner = key_to_rank(spec.program.target, topology, rank, data.inputs)
+        owner = key_to_rank(spec.program.target, topology, rank, data.inputs, CPU)
     for number, at in enumerate(points):
         here = scope.at(at)
         columns["source"].append(number // spec.program.fanout)
@@ -190,4 +191,5 @@ def _address(spec: ShuffleSpec, scope: Scope, here: Scope) -> tuple[int, int]:
 
 
 def contexts(spec: ShuffleSpec, topology: Topology) -> list[PlanContext]:
-    return [PlanContext(spec, topology, rank) for rank in range(topology.num_ranks)]
+    """Of plans in tensors."""
+    return [PlanContext(spec, topology, rank, CPU) for rank in range(topology.num_ranks)]

@@ -55,7 +55,7 @@ def test_what_is_handed_over(demand: Demand, seed: int) -> None:
     num_direct = np.random.default_rng(seed).integers(0, 9, num_ranks)
     expected = Lists(shares, m, num_direct.tolist())
     for me in range(num_ranks):
-        ctx = PlanContext(routed(), Topology(demand.num_nodes, m), me)
+        ctx = PlanContext(routed(), Topology(demand.num_nodes, m), me, torch.device("cpu"))
         sources = {"src_offset": 100 + torch.arange(int(shares.rows[me].sum()))}
         found = hand_over(ctx, shares, num_direct, sources)
         for name, columns, wanted, first in (

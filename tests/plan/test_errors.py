@@ -15,7 +15,7 @@ from fuscoc_runtime.comm.lockstep import run_lockstep
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.manifest.schema import ShuffleSpec
-from fuscoc_runtime.plan import PlanContext, key_to_rank, plan_rank, planner
+from fuscoc_runtime.plan import PlanContext, key_to_rank, plan_all, plan_rank, planner
 from fuscoc_runtime.plan.explain import explain_extents
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import BinaryOp
@@ -28,13 +28,14 @@ TWO = Topology(2, 1)
 def failure_of_every_rank(
     spec: ShuffleSpec, topology: Topology, ranks: list[RankData]
 ) -> list[FuscoRuntimeError]:
-    """What each rank raises."""
-    return raised_by_all(
-        lambda: [
-            plan_rank(ctx, relation(spec, topology, ctx.rank, data))
-            for ctx, data in zip(contexts(spec, topology), ranks, strict=True)
-        ]
-    )
+    """What each rank raises; a plan of all in arrays of numpy does, too."""
+    points = [relation(spec, topology, rank, data) for rank, data in enumerate(ranks)]
+    caught = raised_by_all(lambda: list(map(plan_rank, contexts(spec, topology), points)))
+    with pytest.raises(type(caught[0])) as on_host:
+        plan_all(spec, topology, points)
+    if not isinstance(caught[0], errors.PreparationError):  # numpy's words, or torch's
+        assert str(on_host.value) == str(caught[0])
+    return caught
 
 
 def raised_by_all(make: Callable[[], list[Any]]) -> list[FuscoRuntimeError]:

@@ -18,7 +18,7 @@ Work = Generator[Request, Any, Any]
 
 def test_all_gather_stacks_by_rank() -> None:
     def work(rank: int) -> Work:
-        gathered: Tensor = yield AllGather(torch.tensor([rank, rank * 10]))
+        gathered = yield AllGather(torch.tensor([rank, rank * 10]))
         return gathered.tolist()
 
     assert run_lockstep([work(rank) for rank in range(3)]) == [[[0, 0], [1, 10], [2, 20]]] * 3

@@ -37,7 +37,7 @@ def test_counts_and_slices_are_the_planner_s(rewrite: Rewrite, kind: str) -> Non
     contender, topology, here = made(rewrite), Topology(3, 2), cluster(3, 2)
     inputs = make_routing(shuffle, topology, kind, 60, 0)
     points = points_of(module, shuffle, topology, inputs)
-    destinations = (each.columns["rank"].numpy().reshape(-1, TOPK) for each in points)
+    destinations = (each.columns["rank"].reshape(-1, TOPK) for each in points)
     sharing = Sharing.of(contender.program)
     counts = count(destinations, topology, [sharing])[sharing]
     model = replace(cost_model(contender, here), slice_bytes=4096)

@@ -120,7 +120,7 @@ def simulate(
     module = read_module(specs.artifact(text).path, shuffle.spec.name)
     points = points_of(module, shuffle.spec, topology, ranks)
     sharing = Sharing.of(program)
-    destinations = (each.columns["rank"].numpy().reshape(-1, program.fanout) for each in points)
+    destinations = (each.columns["rank"].reshape(-1, program.fanout) for each in points)
     counts = count(destinations, topology, [sharing])[sharing]
     contender = Contender("", Rewrite(), program)
     here = cluster(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -129,7 +130,7 @@ def test_windows_of_a_grid(window: Window) -> None:
     points = points_of(module, describe(checked), Topology(1, ranks), data)
     found = set()
     for rank, each in enumerate(points):
-        columns = torch.stack([each.columns[name] for name in ("rank", "slot", "source")])
+        columns = np.stack([each.columns[name] for name in ("rank", "slot", "source")])
         live = columns[:, columns[0] >= 0]
         size = window.high * window.wide
         found |= {(to, slot, rank * size + cell) for to, slot, cell in live.T.tolist()}

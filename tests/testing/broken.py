@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 
 from fuscoc.testing import Routing, Spec, load_spec, plan_of
@@ -66,7 +67,7 @@ def edit(plan: Plan, rank: int, **changes: Any) -> Plan:
 
 def column(plan: Plan, rank: int, name: str, column: str, change: Callable[[Any], Any]) -> Plan:
     """The plan with one column of one rank's list changed: ``change`` is given a copy to edit."""
-    values = plan.ranks[rank].lists[name][column].clone()
+    values = plan.ranks[rank].lists[name][column].copy()
     changed = change(values)
     return lists(plan, rank, name, {column: values if changed is None else changed})
 
@@ -99,7 +100,7 @@ def without(plan: Plan, rank: int, name: str, index: int) -> Plan:
     """The plan without one descriptor."""
     columns = plan.ranks[rank].lists[name]
     kept = {
-        key: torch.cat([each[:index], each[index + 1 :]])
+        key: np.concatenate([each[:index], each[index + 1 :]])
         for key, each in columns.items()
         if key not in TERM_COLUMNS
     }

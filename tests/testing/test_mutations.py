@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fuscoc.testing import PlanViolation, check_plan, plan_of
 from fuscoc_runtime.plan import Plan
@@ -59,8 +58,8 @@ def useless_row(broken: Plan, forwarder: int) -> Plan:
     sender, receiver = broken.ranks[0], broken.ranks[forwarder]
     at = sum(sender.net_send_counts[: forwarder + 1])
     rows = sender.lists["net_send"]
-    dst_row = torch.cat([rows["dst_row"] + (rows["dst_row"] >= at), torch.tensor([at])])
-    src_offset = torch.cat([rows["src_offset"], rows["src_offset"][-1:]])
+    dst_row = np.concatenate([rows["dst_row"] + (rows["dst_row"] >= at), np.array([at])])
+    src_offset = np.concatenate([rows["src_offset"], rows["src_offset"][-1:]])
     send_counts = list(sender.net_send_counts)
     send_counts[forwarder] += 1
     recv_counts = list(receiver.net_recv_counts)
@@ -107,7 +106,7 @@ def rows(name: str, by: int) -> Break:
 
 def tensor(rank: int, name: str, change: Callable[[Any], None]) -> Break:
     def changed(broken: Plan) -> Plan:
-        values = getattr(broken.ranks[rank], name).clone()
+        values = getattr(broken.ranks[rank], name).copy()
         change(values)
         return edit(broken, rank, **{name: values})
 
@@ -123,7 +122,7 @@ def again(rank: int, name: str) -> Break:
 
     def change(broken: Plan) -> Plan:
         own = {
-            key: torch.cat([values, values[:1]])
+            key: np.concatenate([values, values[:1]])
             for key, values in broken.ranks[rank].lists[name].items()
             if key not in TERM_COLUMNS
         }
@@ -297,13 +296,13 @@ def compact() -> Plan:
 
 def slot_of(row: int) -> int:
     """A slot of rank 0 that refers to ``row``; -1: padding."""
-    return int(torch.nonzero(compact().ranks[0].row_index == row)[0])
+    return int(np.flatnonzero(compact().ranks[0].row_index == row)[0])
 
 
 REFERENCES: dict[str, tuple[str, Break]] = {
     "a slot that refers to another row": (
         "check_row_index",
-        tensor(0, "row_index", lambda index: index.copy_((index - 1).clamp(min=-1))),
+        tensor(0, "row_index", lambda index: np.maximum(index - 1, -1, out=index)),
     ),
     "padding that refers to a row": (
         "check_row_index",
@@ -318,7 +317,7 @@ REFERENCES: dict[str, tuple[str, Break]] = {
     "a copy inside the memory": (
         "check_writes",
         lambda broken: lists(
-            broken, 0, "local", {"src_slot": torch.tensor([0]), "dst_slot": torch.tensor([1])}
+            broken, 0, "local", {"src_slot": np.array([0]), "dst_slot": np.array([1])}
         ),
     ),
 }

@@ -134,7 +134,7 @@ def wrong_slot(*arguments: Any, **options: Any) -> Plan:
         if len(each.lists["direct"]["dst_slot"]) > 1:
             ranks = list(plan.ranks)
             lists = {name: dict(columns) for name, columns in each.lists.items()}
-            lists["direct"]["dst_slot"] = lists["direct"]["dst_slot"].clone()
+            lists["direct"]["dst_slot"] = lists["direct"]["dst_slot"].copy()
             lists["direct"]["dst_slot"][1] += 1
             ranks[each.rank] = replace(each, lists=lists)
             return replace(plan, ranks=tuple(ranks))

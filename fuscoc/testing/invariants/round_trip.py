@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from fuscoc.testing.facts import PlanFacts
 from fuscoc.testing.violations import PlanViolation
@@ -31,8 +30,6 @@ def difference(one: Any, other: Any, path: str) -> str | None:
     """Where two values built of dataclasses, mappings, sequences and arrays first differ."""
     if type(one) is not type(other):
         return path
-    if isinstance(one, torch.Tensor):
-        return None if one.dtype == other.dtype and torch.equal(one, other) else path
     if isinstance(one, np.ndarray):
         return None if one.dtype == other.dtype and np.array_equal(one, other) else path
     if is_dataclass(one):

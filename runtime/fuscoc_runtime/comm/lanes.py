@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from fuscoc_runtime.comm.requests import Crossing, Rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LEAST_LANES = 2
 """Lanes that carry what one does not fill: with two, one fills the wire while the other starts."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
+from fuscoc_runtime.arrays import Array, namespace, on_host, split
 from fuscoc_runtime.comm.requests import (
     AllGather,
     AllToAll,
@@ -69,29 +70,28 @@ def _common_kind(requests: Sequence[Request], num_ranks: int) -> type:
     return kinds[0]
 
 
-def _all_gather(requests: Sequence[AllGather]) -> list[Tensor]:
+def _all_gather(requests: Sequence[AllGather]) -> list[NDArray[Any]]:
     return [gathered() for gathered in _start_gather(requests)]
 
 
-def _start_gather(requests: Sequence[AllGather | StartGather]) -> list[Callable[[], Tensor]]:
-    stacked = torch.stack([request.tensor for request in requests]).cpu()
+def _start_gather(requests: Sequence[AllGather | StartGather]) -> list[Callable[[], NDArray[Any]]]:
+    stacked = np.stack([on_host(request.tensor) for request in requests])
     return [lambda: stacked] * len(requests)
 
 
-def _all_to_all(requests: Sequence[AllToAll]) -> list[Tensor]:
-    blocks = [torch.split(request.tensor, list(request.send_counts)) for request in requests]
+def _all_to_all(requests: Sequence[AllToAll]) -> list[Array]:
+    blocks = [split(request.tensor, request.send_counts) for request in requests]
     for destination, request in enumerate(requests):
         sent = tuple(len(block[destination]) for block in blocks)
         if sent != request.recv_counts:
             raise ProtocolError(
                 f"rank {destination} expects {request.recv_counts} rows and is sent {sent}"
             )
-    return [
-        torch.cat([block[destination] for block in blocks]) for destination in range(len(requests))
-    ]
+    join = namespace(requests[0].tensor).concatenate
+    return [join([block[destination] for block in blocks]) for destination in range(len(requests))]
 
 
-def _all_to_alls(requests: Sequence[AllToAlls]) -> list[list[Tensor]]:
+def _all_to_alls(requests: Sequence[AllToAlls]) -> list[list[Array]]:
     parts = zip(*(request.parts for request in requests), strict=True)
     return list(map(list, zip(*map(_all_to_all, parts), strict=True)))
 

@@ -8,11 +8,14 @@ from collections.abc import Callable, Generator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions
 
+from fuscoc_runtime.arrays import Array
 from fuscoc_runtime.comm import communicators
 from fuscoc_runtime.comm.communicators import Listener
 from fuscoc_runtime.comm.crossings import UnderWay, hop_of, post
@@ -240,14 +243,18 @@ class ProcessComm:
 
         return arrived
 
-    def _start_gather(self, tensor: Tensor, call: str) -> Callable[[], Tensor]:
+    def _start_gather(self, said: Array | NDArray[Any], call: str) -> Callable[[], NDArray[Any]]:
         group = self.members.group  # raises if the job has ended, and its lanes with it
+        tensor = torch.from_numpy(said) if isinstance(said, np.ndarray) else said
         if tensor.device.type == self.members.device.type:
-            return self._gather_on(group, tensor, call)
-        # What is on the host does not wait for what the device has been given: on a stream of its
-        # own, and between nodes by a communicator that the job's other work does not hold up.
-        with torch.cuda.stream(self._beside):
-            return self._gather_on(self._network_group(), tensor, call)
+            gathered = self._gather_on(group, tensor, call)
+        else:
+            # What is on the host does not wait for what the device has been given: on a stream of
+            # its own, and between nodes by a communicator that the job's other work does not hold
+            # up.
+            with torch.cuda.stream(self._beside):
+                gathered = self._gather_on(self._network_group(), tensor, call)
+        return lambda: gathered().numpy()
 
     def _network_group(self) -> dist.ProcessGroup | None:
         return self._network() if self._network is not None else None

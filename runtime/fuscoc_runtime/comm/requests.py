@@ -12,9 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from torch import Tensor
+from numpy.typing import NDArray
+
+from fuscoc_runtime.arrays import Array
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PART = "a part of a call"
 """What gathers are that begin none."""
@@ -22,13 +27,13 @@ PART = "a part of a call"
 
 @dataclass(frozen=True, eq=False)
 class AllGather:
-    """``tensor`` of every rank, equal shapes. Result: [num_ranks, *tensor.shape], on the host.
+    """``tensor`` of every rank, equal shapes. Result: an array of numpy, [num_ranks, *shape].
 
-    On all ranks the tensor is on the host, and then does not wait for the current stream of their
-    devices; or on none.
+    On all ranks the tensor is on the host, where it may be an array of numpy, too, and then does
+    not wait for the current stream of their devices; or on none.
     """
 
-    tensor: Tensor
+    tensor: Array | NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +42,7 @@ class StartGather:
     what that would, before the next gather. ``call`` is what it begins, for ranks that make
     different ones."""
 
-    tensor: Tensor
+    tensor: Array | NDArray[Any]
     call: str = PART
 
 
@@ -45,11 +50,12 @@ class StartGather:
 class AllToAll:
     """Rows to every rank along dimension 0, in rank order.
 
-    ``tensor`` [sum(send_counts), ...]; result [sum(recv_counts), ...], ordered by source rank.
-    ``recv_counts[s]`` must be what rank ``s`` has as ``send_counts[this rank]``.
+    ``tensor`` [sum(send_counts), ...]; result [sum(recv_counts), ...], ordered by source rank; in
+    lockstep both may be arrays of numpy. ``recv_counts[s]`` must be what rank ``s`` has as
+    ``send_counts[this rank]``.
     """
 
-    tensor: Tensor
+    tensor: Array
     send_counts: tuple[int, ...]
     recv_counts: tuple[int, ...]
 

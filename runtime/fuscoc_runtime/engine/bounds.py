@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from fuscoc_runtime.errors import IndexOutOfRangeError
 from fuscoc_runtime.manifest.declared import Bound
 from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.scalar import (
     BinaryOp,
     Extent,
@@ -29,15 +28,15 @@ from fuscoc_runtime.scalar import (
 CHUNK = 1 << 20
 """Points that are tried at once."""
 
-OPERATORS: Mapping[Operator, Callable[[Tensor, Tensor], Tensor]] = {
+OPERATORS: Mapping[Operator, Callable[[Int64Array, Int64Array], Int64Array]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
     "/": operator.floordiv,
     "//": operator.floordiv,
-    "%": torch.remainder,
-    "min": torch.minimum,
-    "max": torch.maximum,
+    "%": operator.mod,
+    "min": np.minimum,
+    "max": np.maximum,
     "cdiv": lambda lhs, rhs: -(-lhs // rhs),
 }
 
@@ -71,14 +70,14 @@ def _check(shuffle: ShuffleSpec, bound: Bound, rank: int, extents: Mapping[str, 
         limit = values_of(bound.limit, extents, indices)
         wrong = (value < 0) | (value >= limit)
         if wrong.any():
-            found = int(value.expand(wrong.shape)[wrong].flatten()[0])
-            most = int(limit.expand(wrong.shape)[wrong].flatten()[0]) - 1
-            raise IndexOutOfRangeError(render(bound.value), rank, (), found, 0, most)
+            first = int(wrong.argmax())
+            found, end = (int(np.broadcast_to(each, wrong.shape)[first]) for each in (value, limit))
+            raise IndexOutOfRangeError(render(bound.value), rank, (), found, 0, end - 1)
 
 
 def _points(
     shuffle: ShuffleSpec, bound: Bound, extents: Mapping[str, int]
-) -> Iterator[dict[str, Tensor]]:
+) -> Iterator[dict[str, Int64Array]]:
     """Values of the indices that a bound depends on, int64 [points] each."""
     used = {part.name for part in _parts(bound) if isinstance(part, Index)}
     sizes = {
@@ -88,7 +87,7 @@ def _points(
     }
     total = math.prod(sizes.values()) if all(size > 0 for size in sizes.values()) else 0
     for first in range(0, total, CHUNK):
-        rest = torch.arange(first, min(first + CHUNK, total))
+        rest = np.arange(first, min(first + CHUNK, total))
         indices = {}
         for name, size in reversed(sizes.items()):
             indices[name], rest = rest % size, rest // size
@@ -107,17 +106,18 @@ def _parts(bound: Bound) -> list[Scalar]:
     return [*subexpressions(bound.value), *subexpressions(bound.limit)]
 
 
-def values_of(scalar: Scalar, extents: Mapping[str, int], indices: Mapping[str, Any]) -> Tensor:
-    """A scalar that loads no input, at many ``indices`` at once, int64 tensors of one shape; of
-    that shape, or of none where it depends on no index. Divisors are positive."""
+def values_of(
+    scalar: Scalar, extents: Mapping[str, int], indices: Mapping[str, Int64Array]
+) -> Int64Array:
+    """A scalar that loads no input, at many ``indices`` at once, int64 [points] each; as many, or
+    [1] where it depends on no index. Divisors are positive."""
     match scalar:
         case int():
-            return torch.tensor(scalar)
+            return np.array([scalar], np.int64)
         case Index(name):
-            found: Tensor = indices[name]
-            return found
+            return indices[name]
         case Extent(name):
-            return torch.tensor(extents[name])
+            return np.array([extents[name]], np.int64)
         case BinaryOp(op, lhs, rhs):
             operands = (values_of(each, extents, indices) for each in (lhs, rhs))
             return OPERATORS[op](*operands)

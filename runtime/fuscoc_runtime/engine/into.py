@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.arguments import Checker, Shape, materialised
 from fuscoc_runtime.engine.row_kernels import claim_places, settle_places
 from fuscoc_runtime.errors import FuscoRuntimeError, PlaceOverlapError, PlaceRangeError
@@ -89,7 +88,7 @@ class Into:
     @property
     def part_bytes(self) -> int:
         """Bytes of a part of a row, all fields."""
-        return sum(each.num_elems * TORCH_DTYPES[each.dtype].itemsize for each in self.spec.parts)
+        return sum(each.num_bytes for each in self.spec.parts)
 
     @property
     def parts_of_row(self) -> int:

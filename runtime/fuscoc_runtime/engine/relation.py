@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,6 @@ from fuscoc_runtime.engine.machine import Machine
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.plan import Points, key_to_rank
-from fuscoc_runtime.plan.arrays import allocate
 from fuscoc_runtime.plan.explain import explain_extents
 
 MAX_PROGRAMS = 2**16
@@ -73,7 +72,7 @@ def evaluate_relation(machine: Machine, arguments: Arguments) -> Points:
     # A place that does not exist is looked up at 0: of an empty input that is any memory.
     empty = {name: given for name, given in arguments.inputs.items() if not given.numel()}
     spare = max((math.prod(given.shape[1:]) for given in empty.values()), default=0)
-    *memory, anywhere = allocate([*[num_points] * len(outputs), spare], machine.device)
+    *memory, anywhere = _allocate([*[num_points] * len(outputs), spare], machine.device)
     columns = dict(zip(outputs, memory, strict=True))
     values |= {name: address(column) for name, column in columns.items()}
     values |= {f"input.{name}": address(anywhere) for name in empty}
@@ -120,7 +119,7 @@ def add_up(
     """
     num_outer, device = sizes.num_outer(checker, arguments), checker.device
     names = "points", "cells", "status"
-    tables = dict(zip(names, allocate([num_outer] * 3, device), strict=True))
+    tables = dict(zip(names, _allocate([num_outer] * 3, device), strict=True))
     values = {**_input_values(arguments), "num_outer": num_outer}
     values |= {name: address(table) for name, table in tables.items()}
     if num_outer:
@@ -139,6 +138,12 @@ def add_up(
         _offsets(tables["points"]),
         _offsets(tables["cells"]),
     )
+
+
+def _allocate(sizes: Sequence[int], device: torch.device) -> tuple[Tensor, ...]:
+    """int64 arrays of so many elements, in one piece of memory."""
+    memory = torch.empty(sum(sizes), dtype=torch.int64, device=device)
+    return torch.split_with_sizes(memory, sizes)
 
 
 def _offsets(counts: Tensor) -> Tensor:

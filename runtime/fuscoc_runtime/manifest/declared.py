@@ -24,6 +24,15 @@ class InputSpec:
     role: Literal["route", "weight", "extent", "placement", "cast"]
 
 
+ITEM_BYTES: dict[str, int] = {
+    **dict.fromkeys(("bool", "i8", "u8", "f8e4m3", "f8e5m2"), 1),
+    **dict.fromkeys(("i16", "u16", "f16", "bf16"), 2),
+    **dict.fromkeys(("i32", "u32", "f32"), 4),
+    **dict.fromkeys(("i64", "u64", "f64"), 8),
+}
+"""Of element types, by their names in a manifest."""
+
+
 @dataclass(frozen=True)
 class FieldSpec:
     """A typed part of a segment or of a cell.
@@ -40,6 +49,11 @@ class FieldSpec:
     @property
     def num_elems(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of a row of the field."""
+        return self.num_elems * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)

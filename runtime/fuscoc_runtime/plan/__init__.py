@@ -1,4 +1,4 @@
-"""From routing to descriptor lists, on the device, for any topology."""
+"""From routing to descriptor lists, for any topology: on the device, or in arrays of numpy."""
 
 from fuscoc_runtime.plan.placement import key_to_rank, keys_of_rank
 from fuscoc_runtime.plan.plan import Plan, plan_all

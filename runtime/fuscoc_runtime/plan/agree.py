@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-import torch
+import numpy as np
 
 from fuscoc_runtime.comm.requests import PART, AllGather, Request, StartGather
 from fuscoc_runtime.errors import FuscoRuntimeError, PreparationError, from_json, to_json
@@ -43,10 +43,10 @@ def agree(
 
     ``meanwhile``: called while the words travel. ``call``: what ranks begin by this, if they do.
     """
-    gathered = yield StartGather(torch.tensor([error_size(error), word]), call)
+    gathered = yield StartGather(np.array([error_size(error), word], np.int64), call)
     if meanwhile is not None:
         meanwhile()
-    sizes, words = gathered().t().tolist()
+    sizes, words = gathered().T.tolist()
     yield from raise_together(error, sizes)
     told: list[int] = words
     return told
@@ -58,14 +58,13 @@ def raise_together(
     """Raise the error of the lowest failing rank, given every rank's ``error_size``."""
     if not any(sizes):
         return
-    text = torch.zeros(max(sizes), dtype=torch.uint8)
+    text = np.zeros(max(sizes), np.uint8)
     if error is not None:
-        encoded = torch.frombuffer(bytearray(_encode(error)), dtype=torch.uint8)
-        text[: len(encoded)] = encoded
+        text[: error_size(error)] = np.frombuffer(_encode(error), np.uint8)
     texts = yield AllGather(text)
     rank, size = next((rank, size) for rank, size in enumerate(sizes) if size)
     cause = error.__cause__ if error is not None else None
-    raise _caused(from_json(bytes(texts[rank, :size].tolist()).decode()), cause)
+    raise _caused(from_json(texts[rank, :size].tobytes().decode()), cause)
 
 
 def _caused(error: FuscoRuntimeError, cause: BaseException | None) -> FuscoRuntimeError:

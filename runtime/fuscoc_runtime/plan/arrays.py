@@ -1,18 +1,22 @@
 """Small array idioms of the planner; everything is int64 and stays on its device.
 
 None of them makes the host wait for the device: sizes that depend on values are passed in, and
-small host arrays are sent through pinned memory.
+small host arrays are sent through pinned memory. What they take and give is of one kind, tensors or
+arrays of numpy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from fuscoc_runtime.arrays import Array, namespace
 from fuscoc_runtime.plan.flows import Int64Array
+
+if TYPE_CHECKING:
+    import torch
 
 
 def before(counts: Int64Array) -> Int64Array:
@@ -20,47 +24,92 @@ def before(counts: Int64Array) -> Int64Array:
     return np.asarray(np.cumsum(counts) - counts)
 
 
-def stable_order(values: Tensor, num_values: int) -> Tensor:
+def stable_order(values: Array, num_values: int) -> Array:
     """Indices that sort ``values``, 0 to ``num_values`` - 1 each, ties in their present order.
 
-    A GPU sorts by eight bits at a time, with a launch for these, so keys are no wider than needed.
+    Both kinds sort by some bits at a time, a GPU with a launch for these, so keys are no wider than
+    needed.
     """
-    narrow = (each for each in (torch.int16, torch.int32) if num_values <= torch.iinfo(each).max)
-    return torch.sort(values.to(next(narrow, torch.int64)), stable=True).indices
+    narrow = next((each for each in ("int16", "int32") if num_values <= np.iinfo(each).max), None)
+    if isinstance(values, np.ndarray):
+        return np.argsort(values.astype(narrow or "int64"), kind="stable")
+    keys = values if narrow is None else values.to(getattr(namespace(values), narrow))
+    return keys.sort(stable=True).indices
 
 
-def iota(like: Tensor) -> Tensor:
+def ascending(values: Array) -> tuple[Array, Array]:
+    """Any values in ascending order, ties in their present order, and the indices that sort
+    them."""
+    if isinstance(values, np.ndarray):
+        order = np.argsort(values, kind="stable")
+        return values[order], order
+    ordered, order = values.sort(stable=True)
+    return ordered, order
+
+
+def iota(like: Array) -> Array:
     """0, 1, 2, ... as many as ``like`` has elements."""
-    return torch.arange(len(like), dtype=torch.int64, device=like.device)
+    if isinstance(like, np.ndarray):
+        return np.arange(len(like))
+    xp = namespace(like)
+    numbers: Array = xp.arange(len(like), dtype=xp.int64, device=like.device)
+    return numbers
 
 
-def columns(table: Tensor) -> tuple[Tensor, ...]:
+def empty(length: int, like: Array) -> Array:
+    """So many numbers that nobody has said yet, of the kind of ``like``."""
+    return np.empty(length, np.int64) if isinstance(like, np.ndarray) else like.new_empty(length)
+
+
+def columns(table: Array) -> tuple[Array, ...]:
     """The columns of a table, each dense: kernels are given their addresses."""
+    if isinstance(table, np.ndarray):
+        return tuple(np.ascontiguousarray(table.T))
     return table.t().contiguous().unbind(0)
 
 
-def differs(values: Tensor) -> Tensor:
+def every(step: int, values: Array) -> Array:
+    """The first of every ``step`` values, dense."""
+    found = values[::step]
+    return np.ascontiguousarray(found) if isinstance(found, np.ndarray) else found.contiguous()
+
+
+def positions(mask: Array) -> Array:
+    """Where ``mask`` is true; the host waits for the device."""
+    return np.flatnonzero(mask) if isinstance(mask, np.ndarray) else mask.nonzero().flatten()
+
+
+def highest_so_far(values: Array) -> Array:
+    """The highest of every element and those before it."""
+    if isinstance(values, np.ndarray):
+        return np.maximum.accumulate(values)
+    return values.cummax(0).values
+
+
+def differs(values: Array) -> Array:
     """Mask of the elements that differ from the one before; the first one does."""
-    mask = torch.ones_like(values, dtype=torch.bool)
-    torch.ne(values[1:], values[:-1], out=mask[1:])
+    xp = namespace(values)
+    mask: Array = xp.ones_like(values, dtype=xp.bool_ if xp is np else xp.bool)
+    xp.not_equal(values[1:], values[:-1], out=mask[1:])
     return mask
 
 
-def count(values: Tensor, num_values: int, mask: Tensor | None = None) -> Tensor:
+def count(values: Array, num_values: int, mask: Array | None = None) -> Array:
     """How often each of 0 .. num_values - 1 occurs, where ``mask`` is true."""
-    ones = torch.ones_like(values) if mask is None else mask.long()
-    counts = torch.zeros(num_values, dtype=torch.int64, device=values.device)
-    return counts.scatter_add_(0, values, ones)
+    if isinstance(values, np.ndarray):
+        return np.bincount(values if mask is None else values[mask], minlength=num_values)
+    ones = namespace(values).ones_like(values) if mask is None else mask.long()
+    return values.new_zeros(num_values).scatter_add_(0, values, ones)
 
 
-def allocate(sizes: Sequence[int], device: torch.device) -> tuple[Tensor, ...]:
-    """int64 arrays of so many elements, in one piece of memory."""
-    memory = torch.empty(sum(sizes), dtype=torch.int64, device=device)
-    return torch.split_with_sizes(memory, sizes)
+def upload(tables: Sequence[Int64Array], device: torch.device | None) -> list[Array]:
+    """Host tables on ``device``, in one copy that the host does not wait for; without one as they
+    are."""
+    if device is None:
+        as_they_are: list[Any] = list(tables)
+        return as_they_are
+    import torch
 
-
-def upload(tables: Sequence[Int64Array], device: torch.device) -> list[Tensor]:
-    """Host tables on ``device``, in one copy that the host does not wait for."""
     if device.type != "cuda":
         return [torch.from_numpy(table) for table in tables]
     joined = torch.from_numpy(np.concatenate([table.reshape(-1) for table in tables]))

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
+from fuscoc_runtime.arrays import Array
 from fuscoc_runtime.plan.arrays import before, upload
 from fuscoc_runtime.plan.flows import Int64Array, Shares
 from fuscoc_runtime.plan.types import DescriptorList, PlanContext
@@ -90,7 +90,7 @@ def landing_before(topology: Topology, rank: int) -> Int64Array:
 
 
 def hand_over(
-    ctx: PlanContext, shares: Shares, num_direct: Int64Array, sources: Mapping[str, Tensor]
+    ctx: PlanContext, shares: Shares, num_direct: Int64Array, sources: Mapping[str, Array]
 ) -> dict[str, DescriptorList]:
     """The lists of one rank.
 
@@ -131,5 +131,5 @@ def hand_over(
     }
 
 
-def _at(columns: Mapping[str, Tensor], rows: Tensor) -> DescriptorList:
+def _at(columns: Mapping[str, Array], rows: Array) -> DescriptorList:
     return {name: column[rows] for name, column in columns.items()}

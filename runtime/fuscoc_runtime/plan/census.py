@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from fuscoc_runtime.arrays import Array, namespace
 from fuscoc_runtime.comm.requests import Request
 from fuscoc_runtime.errors import (
     ExtentMismatchError,
@@ -71,7 +70,7 @@ class Census:
         return NumCopies(near, sum(pairs) - near, sum(self.flows[rank].tolist()))
 
 
-def count_points(ctx: PlanContext, points: Points, ordered: SortedPoints, copies: Copies) -> Tensor:
+def count_points(ctx: PlanContext, points: Points, ordered: SortedPoints, copies: Copies) -> Array:
     """This rank's row of the census, without an error."""
     num_ranks, target = ctx.topology.num_ranks, ctx.program.target
     parts = [
@@ -85,7 +84,8 @@ def count_points(ctx: PlanContext, points: Points, ordered: SortedPoints, copies
         parts.append(count(ordered.points.target, target.num_keys, ordered.live))
     if has_table(ctx) and points.key_to_rank is not None:
         parts.append(points.key_to_rank)
-    return torch.cat(parts)
+    row: Array = namespace(parts[-1]).concatenate(parts)
+    return row
 
 
 def read_census(
@@ -105,11 +105,12 @@ def read_census(
     return Census.of(ctx, rows)
 
 
-def failed_row(ctx: PlanContext, error: FuscoRuntimeError) -> Tensor:
+def failed_row(ctx: PlanContext, error: FuscoRuntimeError) -> Array:
     """The row of a rank that has nothing but an error."""
-    row = torch.zeros(census_size(ctx) + len(agreed(ctx)), dtype=torch.int64)
+    row = np.zeros(census_size(ctx) + len(agreed(ctx)), np.int64)
     row[0] = error_size(error)
-    return row.to(ctx.device)
+    [sent] = upload([row], ctx.device)
+    return sent
 
 
 def census_size(ctx: PlanContext) -> int:
@@ -117,12 +118,14 @@ def census_size(ctx: PlanContext) -> int:
     return NUM_SCALARS + sum(_num_counts(ctx))
 
 
-def with_extents(ctx: PlanContext, points: Points, row: Tensor) -> Tensor:
+def with_extents(ctx: PlanContext, points: Points, row: Array) -> Array:
     """A rank's row, with the extents behind it that all ranks must give alike."""
     told = [points.extents[name] for name in agreed(ctx)]
     if not told:
         return row
-    return torch.cat([row, *upload([np.array(told, np.int64)], row.device)])
+    parts = [row, *upload([np.array(told, np.int64)], ctx.device)]
+    whole: Array = namespace(row).concatenate(parts)
+    return whole
 
 
 def agreed(ctx: PlanContext) -> tuple[str, ...]:

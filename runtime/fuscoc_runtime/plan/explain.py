@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-from torch import Tensor
-
+from fuscoc_runtime.arrays import Array
 from fuscoc_runtime.errors import (
     IndexOutOfRangeError,
     InexactDivisionError,
@@ -77,7 +76,7 @@ def _out_of_range(scalar: Scalar, rank: int, scope: Scope, highest: int) -> Inde
 def explain_extents(
     shuffle: ShuffleSpec,
     rank: int,
-    inputs: Mapping[str, Tensor],
+    inputs: Mapping[str, Array],
     extents: Mapping[str, int],
     outer: int,
 ) -> InexactDivisionError | InputError:

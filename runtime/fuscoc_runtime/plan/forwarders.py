@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from fuscoc_runtime.arrays import Array, namespace
 from fuscoc_runtime.comm.requests import AllGather, Request
 from fuscoc_runtime.errors import NativeBuildError
 from fuscoc_runtime.plan import native
@@ -58,7 +57,7 @@ def check_policy(ctx: PlanContext) -> NativeBuildError | None:
 
 
 def assign_forwarders(
-    ctx: PlanContext, remote_row: Tensor, census: Census, shares: Shares
+    ctx: PlanContext, remote_row: Array, census: Census, shares: Shares
 ) -> Generator[Request, Any, Forwarding]:
     """Collective if the policy cuts flows, which all ranks know. ``remote_row``: of ``Hops``."""
     rows, rank = shares.rows, ctx.rank
@@ -69,8 +68,9 @@ def assign_forwarders(
     if shares.assignment.num_cuts().any():
         # Pairs are ordered by row.
         [bounds] = upload([end], ctx.device)
-        served = torch.searchsorted(remote_row, bounds)
-        pairs = (yield AllGather(torch.diff(served, prepend=served.new_zeros(1)))).numpy()
+        xp = namespace(remote_row)
+        served = xp.searchsorted(remote_row, bounds)
+        pairs = yield AllGather(xp.concatenate([served[:1], served[1:] - served[:-1]]))
     else:
         per_node = np.repeat(node_pairs(ctx.topology, census), ctx.topology.ranks_per_node, axis=1)
         pairs = np.where(rows > 0, per_node, 0)

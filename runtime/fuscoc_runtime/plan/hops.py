@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
-from fuscoc_runtime.plan.arrays import count, differs, stable_order
+from fuscoc_runtime.arrays import Array, namespace
+from fuscoc_runtime.plan.arrays import count, differs, empty, stable_order
 from fuscoc_runtime.plan.points import LivePoints, SortedPoints
 from fuscoc_runtime.plan.types import PlanContext
 
@@ -30,28 +28,28 @@ class Copies:
     ``per_node``: int64 [num_nodes], rows by node.
     """
 
-    order: Tensor
-    leads_row: Tensor
-    per_rank: Tensor
-    per_node: Tensor
+    order: Array
+    leads_row: Array
+    per_rank: Array
+    per_node: Array
 
 
 @dataclass(frozen=True, eq=False)
 class DirectPairs:
     """Pairs inside the node, ordered by (source, destination rank)."""
 
-    lead: Tensor  # index of the pair's first live point
-    source: Tensor
-    rank: Tensor
+    lead: Array  # index of the pair's first live point
+    source: Array
+    rank: Array
 
 
 @dataclass(frozen=True, eq=False)
 class RemotePairs:
     """Pairs on other nodes in the order in which their forwarder serves them: by row, then rank."""
 
-    lead: Tensor
-    rank: Tensor
-    row: Tensor  # among the network rows
+    lead: Array
+    rank: Array
+    row: Array  # among the network rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +62,7 @@ class Hops:
     """
 
     direct: DirectPairs
-    row_source: Tensor
+    row_source: Array
     remote: RemotePairs
 
 
@@ -93,7 +91,8 @@ def order_copies(ctx: PlanContext, ordered: SortedPoints) -> Copies:
     else:
         leads_far = leads_row
     # Ascending: pairs inside the node, those on node 0, 1, ..., points that lead nothing.
-    group = torch.where(leads_far, node + 1, torch.where(near, 0, num_nodes + 1))
+    where = namespace(node).where
+    group = where(leads_far, node + 1, where(near, 0, num_nodes + 1))
     return Copies(
         stable_order(group, num_nodes + 2),
         leads_row,
@@ -107,7 +106,7 @@ def list_hops(points: LivePoints, copies: Copies, sizes: NumCopies) -> Hops:
     near = copies.order[: sizes.near]
     far = copies.order[sizes.near : sizes.near + sizes.far]
     row = copies.leads_row[far].cumsum(0) - 1
-    row_source = torch.empty(sizes.rows, dtype=torch.int64, device=row.device)
+    row_source = empty(sizes.rows, row)
     row_source[row] = points.source[far]  # the same one for all pairs of a row
     return Hops(
         DirectPairs(near, points.source[near], points.rank[near]),

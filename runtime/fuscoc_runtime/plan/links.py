@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from fuscoc_runtime.comm.lanes import LEAST_LANES
-from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.manifest.declared import FieldSpec
 from fuscoc_runtime.manifest.program import Program
 from fuscoc_runtime.plan.cost import CostModel
@@ -58,7 +57,7 @@ class Link:
 
 def row_bytes(fields: Iterable[FieldSpec]) -> int:
     """Bytes of a segment row, all fields together."""
-    return sum(each.num_elems * TORCH_DTYPES[each.dtype].itemsize for each in fields)
+    return sum(each.num_bytes for each in fields)
 
 
 def segment_bytes(program: Program) -> int:

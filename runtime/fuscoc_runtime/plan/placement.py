@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from fuscoc_runtime.arrays import Array, namespace, on_host
 from fuscoc_runtime.errors import IndexOutOfRangeError, InputError, TopologyError
 from fuscoc_runtime.manifest.program import DenseSlots, PackedSlots
+from fuscoc_runtime.plan.arrays import positions, upload
 from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.topology import Topology
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +41,10 @@ def key_to_rank(
     target: PackedSlots,
     topology: Topology,
     rank: int,
-    inputs: Mapping[str, Tensor],
-    device: torch.device | str = "cpu",
-) -> Tensor:
-    """Owner of every key: int64 [num_keys] on ``device``.
+    inputs: Mapping[str, Array],
+    device: torch.device | None = None,
+) -> Array:
+    """Owner of every key: int64 [num_keys] on ``device``, or without one an array of numpy.
 
     ``block`` gives each rank num_keys / num_ranks consecutive keys, ``cyclic`` deals them out one
     by one, or group by group, ``table`` reads the input that the placement names. ``rank`` is who
@@ -51,11 +55,18 @@ def key_to_rank(
         InputError: a table of the wrong shape or dtype.
         IndexOutOfRangeError: a table entry that is no rank.
     """
-    num_keys, num_ranks = target.num_keys, topology.num_ranks
     if target.is_placed_by_table:
-        return _checked_table(target, num_ranks, rank, inputs).to(device)
-    keys = torch.arange(num_keys, dtype=torch.int64, device=device) // target.group
-    placed = num_keys // target.group
+        table = _checked_table(target, topology.num_ranks, rank, inputs)
+        return on_host(table) if device is None else table.to(device)
+    [owners] = upload([dealt_keys(target, topology)], device)
+    return owners
+
+
+def dealt_keys(target: PackedSlots, topology: Topology) -> Int64Array:
+    """Owner of every key that no table places: int64 [num_keys] on the host. Raises TopologyError
+    as ``key_to_rank`` does."""
+    num_ranks, placed = topology.num_ranks, target.num_keys // target.group
+    keys = np.arange(target.num_keys) // target.group
     if target.placement.kind == "cyclic":
         return keys % num_ranks
     if placed % num_ranks:
@@ -70,30 +81,31 @@ def keys_of_rank(
     target: DenseSlots | PackedSlots,
     topology: Topology,
     rank: int,
-    inputs: Mapping[str, Tensor],
-    device: torch.device | str = "cpu",
-) -> Tensor:
-    """The keys of a rank, ascending: int64 on ``device``, for which the host waits. A dense target
-    has none. Raises as `key_to_rank` does."""
+    inputs: Mapping[str, Array],
+    device: torch.device | None = None,
+) -> Array:
+    """The keys of a rank, ascending, as ``key_to_rank`` gives keys; the host waits for a device. A
+    dense target has none. Raises as ``key_to_rank`` does."""
     if target.kind == "dense":
-        return torch.empty(0, dtype=torch.int64, device=device)
-    return torch.nonzero(key_to_rank(target, topology, rank, inputs, device) == rank).flatten()
+        [none] = upload([np.zeros(0, np.int64)], device)
+        return none
+    return positions(key_to_rank(target, topology, rank, inputs, device) == rank)
 
 
 def _checked_table(
-    target: PackedSlots, num_ranks: int, rank: int, inputs: Mapping[str, Tensor]
-) -> Tensor:
+    target: PackedSlots, num_ranks: int, rank: int, inputs: Mapping[str, Array]
+) -> Array:
     name = target.placement.table or ""
     if name not in inputs:
         raise InputError(name, rank, "is missing: it places the keys on ranks")
     table = inputs[name]
-    if table.dtype != torch.int64 or table.shape != (target.num_keys,):
+    if table.dtype != namespace(table).int64 or table.shape != (target.num_keys,):
         raise InputError(
             name,
             rank,
             f"is {table.dtype} {list(table.shape)}; it must be torch.int64 [{target.num_keys}]",
         )
-    bad = torch.nonzero((table < 0) | (table >= num_ranks)).flatten().tolist()
+    bad = positions((table < 0) | (table >= num_ranks)).tolist()
     if bad:
         value = int(table[bad[0]])
         raise IndexOutOfRangeError(name, rank, (bad[0],), value, 0, num_ranks - 1)

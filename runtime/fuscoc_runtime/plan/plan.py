@@ -28,7 +28,7 @@ from fuscoc_runtime.topology import Topology
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What every rank does in one shuffle, ``ranks`` in rank order.
+    """What every rank does in one shuffle, ``ranks`` in rank order, in arrays of numpy.
 
     ``model`` is what times are predicted with. ``schedule``: stages of the network hop, if it has
     any; without, all nodes send at once.
@@ -103,7 +103,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """Read what ``save`` wrote, onto the CPU; nothing in the file is executed.
+        """Read what ``save`` wrote; nothing in the file is executed.
 
         Raises:
             ArtifactError: no such file, or not a plan of this version.
@@ -119,7 +119,7 @@ def plan_all(
     *,
     schedule: str | None = None,
 ) -> Plan:
-    """Plan every rank of ``topology`` in this process, on the CPU.
+    """Plan every rank of ``topology`` in this process, on the host.
 
     ``points``: what the relation puts out on every rank. ``schedule``: one of ``schedule.KINDS`` or
     ``auto``, to have the network hop in stages.
@@ -131,7 +131,8 @@ def plan_all(
         check_rule("schedule", schedule)
     wires = model if model is not None else cost_model(shuffle.program)
     contexts = [PlanContext(shuffle, topology, rank, model=wires) for rank in range(len(points))]
-    ranks = tuple(run_lockstep([plan_rank(*each) for each in zip(contexts, points, strict=True)]))
+    given = [each.on_host() if isinstance(each, Points) else each for each in points]
+    ranks = tuple(run_lockstep(list(map(plan_rank, contexts, given))))
     plan = Plan(shuffle, topology, ranks, wires)
     if schedule is None or topology.num_nodes == 1:
         return plan

@@ -2,9 +2,9 @@
 
 The stages, in order: sorted points, copies, census (AllGather), slots of every rank, forwarders and
 stages of the network hop, slots of every point, descriptions (AllToAlls), and the lists of
-forwarder and target. Everything is tensor operations on the compute device; only counts come to the
-host. The hierarchy is FUSCO's (arXiv 2512.22036): one copy of a segment per node over the network,
-one per rank over NVLink, the rest from the receiver's own memory.
+forwarder and target. Everything is operations on the compute device, or on arrays of numpy; only
+counts come to the host. The hierarchy is FUSCO's (arXiv 2512.22036): one copy of a segment per node
+over the network, one per rank over NVLink, the rest from the receiver's own memory.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Generator
 from typing import Any, NoReturn
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from fuscoc_runtime.arrays import Array, namespace, split
 from fuscoc_runtime.comm.requests import AllGather, AllToAll, AllToAlls, Request, StartGather
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.plan.agree import agree, attempt, raise_together
+from fuscoc_runtime.plan.arrays import upload
 from fuscoc_runtime.plan.carry import hand_over, landing_order
 from fuscoc_runtime.plan.census import Census, count_points, failed_row, read_census, with_extents
 from fuscoc_runtime.plan.flows import Int64Array, Shares
@@ -57,8 +57,8 @@ def plan_rank(
 
 
 def plan_with_weights(
-    ctx: PlanContext, points: Points | FuscoRuntimeError, weights: Tensor | None
-) -> Generator[Request, Any, tuple[RankPlan, Tensor | None]]:
+    ctx: PlanContext, points: Points | FuscoRuntimeError, weights: Array | None
+) -> Generator[Request, Any, tuple[RankPlan, Array | None]]:
     """Plan one rank; collective over all ranks.
 
     A gather of counts, and one exchange of what the others have to know; an AllGather for a dense
@@ -79,7 +79,7 @@ def plan_with_weights(
         return (yield from _fail(ctx, prepared))
     ordered, copies, row = prepared
     gathered = yield StartGather(with_extents(ctx, points, row), _call(ctx))
-    census = yield from read_census(ctx, points, gathered().numpy())
+    census = yield from read_census(ctx, points, gathered())
     slots = lay_out_slots(ctx, census)
     shares, wire = plan_network_hop(ctx, census)
     listed = list_copies(ctx, points, ordered, copies, census)
@@ -90,9 +90,9 @@ def plan_with_weights(
     if ctx.program.target.kind == "dense":
         yield from _agree_on_slots(ctx, census, words)
     if wire.hands_over:
-        blocks = torch.split(forwards, forwarding.pairs[:, ctx.rank].tolist())
+        blocks = split(forwards, forwarding.pairs[:, ctx.rank].tolist())
         order = landing_order(ctx.topology, ctx.topology.local_rank(ctx.rank))
-        forwards = torch.cat([blocks[source] for source in order])
+        forwards = namespace(forwards).concatenate([blocks[source] for source in order])
     arriving = Arriving(
         census.points[:, ctx.rank],
         census.pairs[:, ctx.rank],
@@ -133,7 +133,7 @@ def _fail(ctx: PlanContext, error: FuscoRuntimeError) -> Generator[Request, Any,
     raise error
 
 
-def _prepare(ctx: PlanContext, points: Points) -> tuple[SortedPoints, Copies, Tensor]:
+def _prepare(ctx: PlanContext, points: Points) -> tuple[SortedPoints, Copies, Array]:
     """What a rank plans before it meets the others, and its row of the census."""
     error = check_policy(ctx)
     if error is not None:
@@ -159,8 +159,8 @@ def _tell(
     described: Described,
     census: Census,
     forwarding: Forwarding,
-    weights: Tensor | None,
-) -> Generator[Request, Any, tuple[Tensor, Tensor, Tensor | None]]:
+    weights: Array | None,
+) -> Generator[Request, Any, tuple[Array, Array, Array | None]]:
     """What the others have to know, in one exchange: this rank is told words of points, forwards of
     pairs, both by source rank, and weights."""
     parts = [_part(ctx, described.words, census.points)]
@@ -174,22 +174,23 @@ def _tell(
 
 
 def _agree_on_slots(
-    ctx: PlanContext, census: Census, words: Tensor
+    ctx: PlanContext, census: Census, words: Array
 ) -> Generator[Request, Any, None]:
     """Raise on all ranks what is wrong with the given slots of any. Devices tell whether there is
     anything, so no host waits for its own."""
     length, counts = int(census.length[ctx.rank]), census.points[:, ctx.rank]
     # Of a target that is too large, the table to find overlaps with does not fit either.
     found = attempt(ctx.rank, lambda: any_wrong_slot(words, length))
-    problem = found if isinstance(found, FuscoRuntimeError) else None
-    flag = found if isinstance(found, Tensor) else words.new_ones(1)
-    if (yield AllGather(flag)).any():
+    problem: FuscoRuntimeError | None = None
+    if isinstance(found, FuscoRuntimeError):
+        problem, [found] = found, upload([np.ones(1, np.int64)], ctx.device)
+    if (yield AllGather(found)).any():
         if problem is None:
             problem = attempt(ctx.rank, lambda: check_slots(ctx, words, counts, length))
         yield from agree(problem)
 
 
-def _part(ctx: PlanContext, words: Tensor, counts: Int64Array) -> AllToAll:
+def _part(ctx: PlanContext, words: Array, counts: Int64Array) -> AllToAll:
     """Rows of ``words`` to every rank; ``counts`` [source rank, destination rank]."""
     send, recv = counts[ctx.rank], counts[:, ctx.rank]
     return AllToAll(words, tuple(send.tolist()), tuple(recv.tolist()))

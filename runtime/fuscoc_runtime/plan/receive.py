@@ -16,11 +16,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from fuscoc_runtime.arrays import Array, namespace
 from fuscoc_runtime.errors import FuscoRuntimeError, SlotOutOfRangeError, SlotOverlapError
-from fuscoc_runtime.plan.arrays import columns, count, iota, stable_order
+from fuscoc_runtime.plan.arrays import columns, count, empty, iota, positions, stable_order
 from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.plan.types import DescriptorList, PlanContext
 from fuscoc_runtime.topology import Topology
@@ -50,8 +49,8 @@ class Arriving:
 
 
 def receive(
-    ctx: PlanContext, words: Tensor, forwards: Tensor, arriving: Arriving
-) -> tuple[dict[str, DescriptorList], Tensor]:
+    ctx: PlanContext, words: Array, forwards: Array, arriving: Arriving
+) -> tuple[dict[str, DescriptorList], Array]:
     """Lists of this rank as forwarder and as destination, and ``RankPlan.row_index``.
 
     ``words`` [num_points, 2 or 3], ``forwards`` [num_pairs, 2]: what ``describe_points`` and
@@ -63,7 +62,7 @@ def receive(
 
 
 def forwarder_lists(
-    ctx: PlanContext, words: Tensor, num_landing_rows: int
+    ctx: PlanContext, words: Array, num_landing_rows: int
 ) -> dict[str, DescriptorList]:
     """Lists of this rank as forwarder.
 
@@ -81,8 +80,8 @@ def forwarder_lists(
 
 
 def target_lists(
-    ctx: PlanContext, words: Tensor, arriving: Arriving
-) -> tuple[dict[str, DescriptorList], Tensor]:
+    ctx: PlanContext, words: Array, arriving: Arriving
+) -> tuple[dict[str, DescriptorList], Array]:
     """Lists of this rank as destination, and ``RankPlan.row_index``.
 
     ``words`` [num_points, 2 or 3]: what ``describe_points`` of every source sent, by source rank.
@@ -93,14 +92,15 @@ def target_lists(
     num_near = arriving.num_near_pairs(ctx.topology, ctx.rank)
     slot, word = columns(words[:, :2])
     is_lead, place = word >= 0, iota(slot)
-    end = place + count(place + word.clamp(max=0), len(slot))
+    end = place + count(place + word.clip(max=0), len(slot))
     # Leads first, of which those of this node come before the others; then further points.
-    kind = torch.ones_like(word)
-    kind[near.start : near.stop].zero_()
-    order = stable_order(kind.masked_fill_(~is_lead, 2), 3)
+    xp = namespace(word)
+    kind = xp.ones_like(word)
+    kind[near.start : near.stop] = 0
+    order = stable_order(xp.where(is_lead, kind, 2), 3)
     peer, row = word % m, word // m
 
-    def groups(begin: Tensor) -> DescriptorList:
+    def groups(begin: Array) -> DescriptorList:
         return {
             "dst_peer": peer[begin],
             "dst_row": row[begin],
@@ -113,7 +113,8 @@ def target_lists(
     further, row_index = order[num_pairs:], slot[:0]
     if ctx.program.is_compact:
         # Pairs come in the order of their rows.
-        row_index = torch.full((arriving.num_slots,), -1, device=slot.device)
+        row_index = empty(arriving.num_slots, slot)
+        row_index[:] = -1
         row_index[slot] = is_lead.cumsum(0) - 1
         further = further[:0]
     return {
@@ -123,16 +124,18 @@ def target_lists(
     }, row_index
 
 
-def any_wrong_slot(words: Tensor, length: int) -> Tensor:
+def any_wrong_slot(words: Array, length: int) -> Array:
     """int64 [1]: 1 if ``check_slots`` finds something. Nothing waits for it here."""
     slot = words[:, 0]
     outside = (slot < 0) | (slot >= length)
-    times = count(torch.where(outside, length, slot), length + 1)[:length]
-    return (outside.any() | (times > 1).any()).long().view(1)
+    where = namespace(slot).where
+    times = count(where(outside, length, slot), length + 1)[:length]
+    found: Array = where(outside.any() | (times > 1).any(), 1, 0)
+    return found.reshape(1)
 
 
 def check_slots(
-    ctx: PlanContext, words: Tensor, point_counts: Int64Array, length: int
+    ctx: PlanContext, words: Array, point_counts: Int64Array, length: int
 ) -> FuscoRuntimeError | None:
     """The first slot that lies outside the target, or else the lowest that is written twice."""
     slot = words[:, 0]
@@ -141,12 +144,12 @@ def check_slots(
         rank = int(np.searchsorted(point_counts.cumsum(), position, side="right"))
         return rank, int(words[position, 2])
 
-    outside = torch.nonzero((slot < 0) | (slot >= length)).flatten()
+    outside = positions((slot < 0) | (slot >= length))
     if len(outside):
         position = int(outside[0])
         return SlotOutOfRangeError(ctx.rank, int(slot[position]), length, source(position))
-    shared = torch.nonzero(count(slot, length) > 1).flatten()
+    shared = positions(count(slot, length) > 1)
     if len(shared):
-        first, second = torch.nonzero(slot == shared[0]).flatten()[:2].tolist()
+        first, second = positions(slot == shared[0])[:2].tolist()
         return SlotOverlapError(ctx.rank, int(shared[0]), source(first), source(second))
     return None

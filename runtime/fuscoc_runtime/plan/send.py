@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from fuscoc_runtime.plan.arrays import count, iota, stable_order, upload
+from fuscoc_runtime.arrays import Array, namespace
+from fuscoc_runtime.plan.arrays import count, every, highest_so_far, iota, stable_order, upload
 from fuscoc_runtime.plan.census import Census
 from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.plan.forwarders import Forwarding
@@ -25,7 +24,7 @@ from fuscoc_runtime.plan.slots import SlotLayout, Slots, assign_rows, assign_slo
 from fuscoc_runtime.plan.types import DescriptorList, PlanContext, Points
 
 
-def net_send(addresses: Mapping[str, Tensor], row_source: Tensor) -> DescriptorList:
+def net_send(addresses: Mapping[str, Array], row_source: Array) -> DescriptorList:
     """The rows that this rank sends over the network; ``addresses``: of the sources."""
     columns = {name: column[row_source] for name, column in addresses.items()}
     return {**columns, "dst_row": iota(row_source)}
@@ -40,7 +39,7 @@ class Listed:
     """
 
     net_send: DescriptorList
-    addresses: dict[str, Tensor]
+    addresses: dict[str, Array]
     live: LivePoints
     hops: Hops
 
@@ -53,13 +52,13 @@ class Described:
     ``describe_points``; ``forwards``: of ``describe_forwards``; ``lists``: of ``source_lists``.
     """
 
-    point_order: Tensor
-    words: Tensor
-    forwards: Tensor
+    point_order: Array
+    words: Array
+    forwards: Array
     lists: dict[str, DescriptorList]
-    keys: Tensor
-    key_counts: Tensor
-    key_offsets: Tensor
+    keys: Array
+    key_counts: Array
+    key_offsets: Array
 
 
 def list_copies(
@@ -99,7 +98,7 @@ def describe(
 
 
 def source_lists(
-    ctx: PlanContext, addresses: Mapping[str, Tensor], hops: Hops, point_row: Tensor
+    ctx: PlanContext, addresses: Mapping[str, Array], hops: Hops, point_row: Array
 ) -> dict[str, DescriptorList]:
     """The other lists that this rank executes as a source; ``point_row``: of ``assign_rows``."""
     direct = hops.direct
@@ -116,15 +115,16 @@ def source_lists(
     }
 
 
-def source_addresses(ctx: PlanContext, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def source_addresses(ctx: PlanContext, columns: Mapping[str, Array]) -> dict[str, Array]:
     """Columns that say where a source is read, [num_sources] each: one of its points knows."""
     fanout = ctx.program.num_points_each(ctx.topology.num_ranks)
-    return {name: columns[name][::fanout].contiguous() for name in ctx.program.relation.addresses}
+    return {name: every(fanout, columns[name]) for name in ctx.program.relation.addresses}
 
 
 def source_terms(hops: Hops, num_sources: int) -> DescriptorList:
     """The staging rows of every source: direct rows first, then network rows, both ascending."""
-    row_source = torch.cat([hops.direct.source, hops.row_source])
+    sources = [hops.direct.source, hops.row_source]
+    row_source = namespace(hops.row_source).concatenate(sources)
     counts = count(row_source, num_sources)
     end = counts.cumsum(0)
     return {
@@ -141,9 +141,9 @@ class Served:
     The forwarder, the pair's landing row there, and the pair's place among all that it serves.
     """
 
-    forwarder: Tensor
-    row: Tensor
-    position: Tensor
+    forwarder: Array
+    row: Array
+    position: Array
 
 
 def serve(ctx: PlanContext, hops: Hops, rows: Int64Array, forwarding: Forwarding) -> Served:
@@ -160,7 +160,7 @@ def serve(ctx: PlanContext, hops: Hops, rows: Int64Array, forwarding: Forwarding
 
 def describe_points(
     ctx: PlanContext, live: LivePoints, hops: Hops, slots: Slots, served: Served
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Array, Array]:
     """For every destination rank, in (source, domain) order, what it needs to know of each point.
 
     Returns (order [num_live_points], words [num_live_points, ``word_width``]); the words are the
@@ -170,14 +170,15 @@ def describe_points(
     lead.
     """
     m = ctx.topology.ranks_per_node
-    lead = torch.cat([hops.direct.lead, hops.remote.lead])
-    writer = torch.zeros_like(live.point)
+    xp = namespace(live.point)
+    lead = xp.concatenate([hops.direct.lead, hops.remote.lead])
+    writer = xp.zeros_like(live.point)
     writer[lead] = lead
-    writer = writer.cummax(0).values - iota(live.point)
+    writer = highest_so_far(writer) - iota(live.point)
     writer[hops.direct.lead] = iota(hops.direct.lead) * m + ctx.topology.local_rank(ctx.rank)
     writer[hops.remote.lead] = served.position * m + served.forwarder % m
     order = stable_order(live.rank, ctx.topology.num_ranks)
-    words = torch.stack([slots.point_slot, writer, live.source][: word_width(ctx)], dim=1)
+    words = xp.stack([slots.point_slot, writer, live.source][: word_width(ctx)], 1)
     return order, words[order]
 
 
@@ -186,11 +187,13 @@ def word_width(ctx: PlanContext) -> int:
     return 2 if ctx.program.target.kind == "packed" else 3
 
 
-def describe_forwards(ctx: PlanContext, hops: Hops, point_row: Tensor, served: Served) -> Tensor:
+def describe_forwards(ctx: PlanContext, hops: Hops, point_row: Array, served: Served) -> Array:
     """For every forwarder, pair by pair: the row of the lead, and ``landing row * m + local rank``.
 
     ``point_row``: of ``assign_rows``.
     """
     m = ctx.topology.ranks_per_node
     remote = hops.remote
-    return torch.stack([point_row[remote.lead], served.row * m + remote.rank % m], dim=1)
+    words = [point_row[remote.lead], served.row * m + remote.rank % m]
+    table: Array = namespace(point_row).stack(words, 1)
+    return table

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from fuscoc_runtime.arrays import Array
 from fuscoc_runtime.errors import CapacityError
 from fuscoc_runtime.manifest.program import PackedSlots
 from fuscoc_runtime.padding import Padded, blocks
 from fuscoc_runtime.plan import native
-from fuscoc_runtime.plan.arrays import before, differs, iota, stable_order, upload
+from fuscoc_runtime.plan.arrays import before, differs, empty, iota, stable_order, upload
 from fuscoc_runtime.plan.census import Census, has_table
 from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.plan.placement import KeyOrder
@@ -47,10 +46,10 @@ class Slots:
     and ``key_offsets`` as in ``RankPlan``. All on the compute device.
     """
 
-    point_slot: Tensor
-    keys: Tensor
-    key_counts: Tensor
-    key_offsets: Tensor
+    point_slot: Array
+    keys: Array
+    key_counts: Array
+    key_offsets: Array
 
 
 def lay_out_slots(ctx: PlanContext, census: Census) -> SlotLayout:
@@ -102,12 +101,12 @@ def assign_slots(ctx: PlanContext, live: LivePoints, layout: SlotLayout, census:
     if ctx.program.target.kind == "dense":
         return Slots(live.target, *keys)
     order = stable_order(live.target, ctx.program.target.num_keys)
-    slot = torch.empty_like(order)
+    slot = empty(len(order), order)
     slot[order] = iota(order) + shift[live.target[order]]
     return Slots(slot, *keys)
 
 
-def assign_rows(ctx: PlanContext, live: LivePoints, slots: Slots, census: Census) -> Tensor:
+def assign_rows(ctx: PlanContext, live: LivePoints, slots: Slots, census: Census) -> Array:
     """int64 [num_live_points]: the row that every point's segment is put into at its rank.
 
     Its slot; in a compact target, its number among the segments of the rank, by (source rank,
@@ -118,7 +117,7 @@ def assign_rows(ctx: PlanContext, live: LivePoints, slots: Slots, census: Census
     first = census.pairs[: ctx.rank].sum(axis=0)
     [shift] = upload([first - before(census.pairs[ctx.rank])], ctx.device)
     order = stable_order(live.rank, ctx.topology.num_ranks)
-    row = torch.empty_like(order)
+    row = empty(len(order), order)
     row[order] = differs(live.pair)[order].cumsum(0) - 1 + shift[live.rank[order]]
     return row
 

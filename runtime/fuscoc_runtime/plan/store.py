@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from fuscoc_runtime.arrays import Array, on_host, split
 from fuscoc_runtime.errors import ArtifactError
 from fuscoc_runtime.files import NO_ARRAYS, whole_file
 from fuscoc_runtime.manifest.decode import decode
@@ -146,7 +145,7 @@ def _join_wires(columns: Columns, wires: Sequence[Wire]) -> None:
     for side in SIDES:
         for name in TRANSFERS:
             parts = [getattr(getattr(each, side).transfers, name) for each in wires]
-            _join(columns, f"{side}.{name}", [torch.from_numpy(each.copy()) for each in parts])
+            _join(columns, f"{side}.{name}", parts)
 
 
 def _split_wires(columns: Columns, counts: Sequence[Sequence[tuple[int, ...]]]) -> list[Wire]:
@@ -155,10 +154,8 @@ def _split_wires(columns: Columns, counts: Sequence[Sequence[tuple[int, ...]]]) 
     sides = []
     for side, of_ranks in zip(SIDES, counts, strict=True):
         parts = [_split(columns, f"{side}.{name}", num_ranks) for name in TRANSFERS]
-        arrays = zip(*([part.numpy() for part in each] for each in parts), strict=True)
-        sides.append(
-            [Side(Transfers(*each), of) for each, of in zip(arrays, of_ranks, strict=True)]
-        )
+        of_side = zip(zip(*parts, strict=True), of_ranks, strict=True)
+        sides.append([Side(Transfers(*each), of) for each, of in of_side])
     num_stages, hands_over = (_entries(columns, name, num_ranks) for name in WIRE)
     return [
         Wire(num, send, receive, bool(hands))
@@ -166,15 +163,15 @@ def _split_wires(columns: Columns, counts: Sequence[Sequence[tuple[int, ...]]]) 
     ]
 
 
-def _join(columns: Columns, name: str, parts: Sequence[Tensor]) -> None:
-    columns[name] = torch.cat(list(parts)).cpu().numpy()
+def _join(columns: Columns, name: str, parts: Sequence[Array]) -> None:
+    columns[name] = np.concatenate([on_host(part) for part in parts])
     _flatten(columns, f"{name}.length", [len(part) for part in parts])
 
 
-def _split(columns: Columns, name: str, num_ranks: int) -> list[Tensor]:
+def _split(columns: Columns, name: str, num_ranks: int) -> list[Array]:
     lengths = _entries(columns, f"{name}.length", num_ranks)
-    # A column's memory is a tensor of its own: kernels are given its address.
-    return [part.clone() for part in torch.split(torch.from_numpy(columns[name]), lengths)]
+    # A column has memory of its own: kernels are given its address.
+    return [part.copy() for part in split(columns[name], lengths)]
 
 
 def _flatten(columns: Columns, name: str, table: Any) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from fuscoc_runtime.arrays import namespace, on_host
 from fuscoc_runtime.plan.balance import same_local_rank
 from fuscoc_runtime.plan.carry import landing_order
 from fuscoc_runtime.plan.flows import Assignment, Demand, Int64Array
@@ -135,7 +135,8 @@ class Traffic:
 def copies_in_node(plan: RankPlan, local_rank: int) -> tuple[int, int, int]:
     """Rows that ``local_rank`` of a node stores into the memory of others for good, rows that it
     copies inside its own, and points that share a row which others stored here."""
-    written = torch.cat([plan.lists[name]["dst_peer"] for name in ("direct", "forward")])
+    peers = [plan.lists[name]["dst_peer"] for name in ("direct", "forward")]
+    written = namespace(peers[0]).concatenate(peers)
     elsewhere = int((written != local_rank).sum())
     shared = sum(
         int((group["term_end"] - group["term_begin"] - 1)[group["dst_peer"] != local_rank].sum())
@@ -145,7 +146,8 @@ def copies_in_node(plan: RankPlan, local_rank: int) -> tuple[int, int, int]:
 
 
 def _column(columns: DescriptorList, name: str) -> Int64Array:
-    return np.asarray(columns[name].cpu().numpy())
+    found: Int64Array = on_host(columns[name])
+    return found
 
 
 def _count(values: Int64Array, num_values: int) -> Int64Array:

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
+from fuscoc_runtime.arrays import Array, array_on, on_host
 from fuscoc_runtime.manifest.program import Program
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.plan.links import network_row_bytes
-from fuscoc_runtime.plan.placement import KeyOrder, key_to_rank
+from fuscoc_runtime.plan.placement import KeyOrder, dealt_keys
 from fuscoc_runtime.plan.wire import Wire
 from fuscoc_runtime.topology import Topology
 
-CPU = torch.device("cpu")
+if TYPE_CHECKING:
+    import torch
 
-DescriptorList = dict[str, Tensor]
+DescriptorList = dict[str, Array]
 """Columns of a descriptor list by name, int64 [num_descriptors] each (terms: [num_terms])."""
 
 
 @dataclass(frozen=True)
 class PlanContext:
-    """Who plans what, where. ``device`` is the compute device: all lists live there.
+    """Who plans what, where. ``device`` is the compute device, where all lists live, in tensors;
+    ``None``: in arrays of numpy.
 
     ``model``: the wires that ``balance auto`` reckons with, equal on all ranks; default
     ``links.cost_model``.
@@ -34,7 +35,7 @@ class PlanContext:
     shuffle: ShuffleSpec
     topology: Topology
     rank: int
-    device: torch.device = CPU
+    device: torch.device | None = None
     model: CostModel | None = None
 
     @property
@@ -53,8 +54,7 @@ class PlanContext:
     def key_order(self) -> KeyOrder:
         """The keys by rank, where no table places them."""
         assert self.shuffle.program.target.kind == "packed"
-        owners = key_to_rank(self.shuffle.program.target, self.topology, self.rank, {})
-        return KeyOrder.of(owners.numpy(), self.topology)
+        return KeyOrder.of(dealt_keys(self.shuffle.program.target, self.topology), self.topology)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,11 +67,17 @@ class Points:
     rank's target, dense only. ``inputs`` and ``extents`` are kept to explain a bad index.
     """
 
-    columns: Mapping[str, Tensor]
-    key_to_rank: Tensor | None
+    columns: Mapping[str, Array]
+    key_to_rank: Array | None
     target_length: int | None
-    inputs: Mapping[str, Tensor]
+    inputs: Mapping[str, Array]
     extents: Mapping[str, int]
+
+    def on_host(self) -> Points:
+        """The same, all columns in arrays of numpy."""
+        columns = {name: on_host(column) for name, column in self.columns.items()}
+        owners = on_host(self.key_to_rank) if self.key_to_rank is not None else None
+        return replace(self, columns=columns, key_to_rank=owners)
 
 
 @dataclass(frozen=True)
@@ -117,16 +123,16 @@ class RankPlan:
     net_recv_counts: tuple[int, ...]
     flow_counts: tuple[int, ...]
     wire: Wire
-    point_order: Tensor
+    point_order: Array
     point_send_counts: tuple[int, ...]
     point_recv_counts: tuple[int, ...]
-    keys: Tensor
-    key_counts: Tensor
-    key_offsets: Tensor
-    row_index: Tensor
+    keys: Array
+    key_counts: Array
+    key_offsets: Array
+    row_index: Array
 
     @property
-    def point_slots(self) -> Tensor:
+    def point_slots(self) -> Array:
         """int64 [num_arriving_points]: the slot of every point that arrives, as weights do."""
         return self.lists["reduce_direct"]["term_slot"]
 
@@ -140,12 +146,13 @@ class RankPlan:
         """Rows of the target here."""
         return self.rows.target
 
-    def to(self, device: torch.device) -> RankPlan:
-        """The same plan with all arrays on ``device``."""
+    def to(self, device: torch.device | None) -> RankPlan:
+        """The same plan in tensors on ``device``, without one in arrays of numpy."""
+        moved = partial(array_on, device=device)
         lists = {
-            name: {column: values.to(device) for column, values in columns.items()}
+            name: {column: moved(values) for column, values in columns.items()}
             for name, columns in self.lists.items()
         }
         names = ("point_order", "keys", "key_counts", "key_offsets", "row_index")
-        arrays = {name: getattr(self, name).to(device) for name in names}
+        arrays: dict[str, Any] = {name: moved(getattr(self, name)) for name in names}
         return replace(self, lists=lists, **arrays)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from fuscoc_runtime.engine.bounds import values_of
 from fuscoc_runtime.engine.divisions import check_divisions
 from fuscoc_runtime.errors import DivisorError, InexactDivisionError
 from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.scalar import Scope, builtin_extents, evaluate
 from fuscoc_runtime.topology import Topology
 
@@ -67,13 +69,14 @@ def _other_nodes(shuffle: ShuffleSpec, topology: Topology, rank: int) -> Tensor:
     target, fanout = shuffle.declared.target, shuffle.program.num_points_each(topology.num_ranks)
     assert target.kind == "dense"
     sizes = _sizes(shuffle, topology, rank)
-    rest, indices = torch.arange(math.prod(sizes.values())), dict[str, Tensor]()
+    rest, indices = np.arange(math.prod(sizes.values())), dict[str, Int64Array]()
     for name, size in reversed(sizes.items()):
         indices[name], rest = rest % max(size, 1), rest // max(size, 1)
-    to = values_of(target.rank, builtin_extents(rank, topology.num_ranks), indices).expand_as(rest)
+    to = values_of(target.rank, builtin_extents(rank, topology.num_ranks), indices)
     node = to // topology.ranks_per_node
     goes = (to >= 0) & (to < topology.num_ranks) & (node != topology.node(rank))
-    return torch.where(goes, node, -1).view(-1, fanout)
+    rest[:] = np.where(goes, node, -1)
+    return torch.from_numpy(rest).view(-1, fanout)
 
 
 def _sizes(shuffle: ShuffleSpec, topology: Topology, rank: int) -> dict[str, int]:

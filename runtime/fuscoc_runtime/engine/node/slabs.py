@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from fuscoc_runtime.comm.rails import Ranges
-from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.crossing import Packing
 from fuscoc_runtime.engine.node.state import lay_out
 from fuscoc_runtime.kernels.loader import address
@@ -135,8 +134,7 @@ def lay_out_slab(
             "counts": [counts * COUNT_BYTES],
             "table": [table_bytes(shuffle)],
             "rows": [
-                places * field.num_elems * TORCH_DTYPES[field.dtype].itemsize * has_rows
-                for field in shuffle.program.buffers["target"]
+                places * field.num_bytes * has_rows for field in shuffle.program.buffers["target"]
             ],
         }
     )
@@ -281,7 +279,7 @@ class Slabs:
         back, _ = lay_out_back(shuffle, node, max_sources, crossing, has_rows)
         places = slab_places(shuffle, node, max_sources, crossing)
         fields = shuffle.program.buffers["target"]
-        row_bytes = [field.num_elems * TORCH_DTYPES[field.dtype].itemsize for field in fields]
+        row_bytes = [field.num_bytes for field in fields]
         self.rounds = [range(places)]
         # Rows of compact targets are not moved round by round.
         if not (is_one_round or shuffle.program.is_compact):

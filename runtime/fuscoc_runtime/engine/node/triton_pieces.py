@@ -12,7 +12,6 @@ import torch
 
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.windows import Allocate
-from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.pieces import BOX_PADDING, LINE, MOST_LINES, most_entries
 from fuscoc_runtime.engine.node.ragged import MAX_PROGRAMS, EntrySizes, RaggedSizes
 from fuscoc_runtime.engine.node.rings import Launched
@@ -115,8 +114,7 @@ class TritonPiecesNode(TritonNode):
         self._max_boxes = most * per_entry
         self._num_fields = len(shuffle.program.buffers["target"])
         field = shuffle.program.buffers["target"][0]
-        row_bytes = TORCH_DTYPES[field.dtype].itemsize * field.num_elems
-        bytes_sent = limits.max_sources * shuffle.program.fanout * row_bytes
+        bytes_sent = limits.max_sources * shuffle.program.fanout * field.num_bytes
         num_lines = bytes_sent // LINE * node.pieces.line_parts
         if num_lines >= MOST_LINES:
             problem = (

@@ -10,7 +10,6 @@ import triton.language as tl
 from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
-from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.schedule import Programs, model_programs
 from fuscoc_runtime.engine.node.state import bits_of_cells
@@ -91,9 +90,7 @@ class TritonProgram:
             if kernel is not None:
                 kernel.compile()
         self._fields = program.buffers["target"]
-        self.row_bytes = [
-            TORCH_DTYPES[field.dtype].itemsize * field.num_elems for field in self._fields
-        ]
+        self.row_bytes = [field.num_bytes for field in self._fields]
         self._key_to_rank: Tensor | None = None
         self.num_keys = self.target.num_keys if self.target.kind == "packed" else 1
         self.node_keys = self._node_owners = torch.empty(0, dtype=torch.int64)
