@@ -198,7 +198,7 @@ class _Printer:
     def plan(self, entries: str, declared: Sequence[str], parameters: Mapping[str, str]) -> str:
         """The kernel that tells and hears what ranks have, and makes boxes."""
         fixed, fanout, ragged = not self.op.looks_up(), self.shuffle.fanout, self.shuffle.ragged
-        counts = {name: name for name in ("num_sources", "num_slots", "num_cells")}
+        counts = {name: name for name in ("part", "num_sources", "num_slots", "num_cells")}
         meets = {
             **dict.fromkeys(counts),
             "num_entries": entries,
@@ -209,6 +209,7 @@ class _Printer:
             "fixed": fixed,
         }
         given: dict[str, object] = {
+            "part": None,
             "given": as_tuple(list(self.given)),
             "piece": "piece",
             "rows": as_tuple(self.rows()),

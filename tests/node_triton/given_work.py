@@ -54,6 +54,41 @@ def epochs(
     shuffle.check()
 
 
+def planned_in_parts(
+    group: Any, artifact: str, batches: Sequence[Sequence[int]], options: Mapping[str, Any]
+) -> None:
+    """The same where programs that plan are too many to wait for peers."""
+    shuffle = open_shuffle(group, artifact, **options)
+    node = shuffle.engine.node
+    node.configure(replace(node._programs, sms=0))
+    *planning, _ = node._commands_forth()
+    assert [each.names["part"] for each in planning] == ["meets", "places"]
+    for number, sizes in enumerate(batches):
+        run(shuffle, batch(shuffle.spec, sizes, number), combines=1)
+    shuffle.check()
+
+
+def one_leaves(group: Any, artifact: str, options: Mapping[str, Any]) -> tuple[bool, str]:
+    """Equal calls, among them one whose combine the last rank does not join: it goes on with its
+    next dispatch, in which nothing is new. Whether results of this rank lack rows, and what it
+    says."""
+    shuffle = open_shuffle(group, artifact, **options)
+    spec, rank, num_ranks = shuffle.spec, shuffle.rank, shuffle.topology.num_ranks
+    ranks = batch(spec, [1] * num_ranks, 5)
+    for _ in range(4):
+        run(shuffle, ranks, combines=1)
+    rows, handle = shuffle.dispatch(**ranks[rank].source, **ranks[rank].extents)
+    worked, lacks = rows.clone(), False
+    if rank == num_ranks - 1:
+        assert "`handle` on rank" in said_by(lambda: shuffle.combine(worked, None))
+    else:
+        lacks = bool(shuffle.combine(worked, handle).isnan().any())
+    said = said_by(shuffle.check)
+    for _ in range(2):
+        run(shuffle, ranks, combines=1)
+    return lacks, said
+
+
 def run(shuffle: Shuffle, ranks: Sequence[RankData], combines: int) -> None:
     """One dispatch and some combines of it, compared with the reference."""
     rank, spec = shuffle.rank, shuffle.spec

@@ -294,6 +294,22 @@ def test_boxes_are_made_when_something_has_changed(pool: Pool) -> None:
                 assert said == "no error"
 
 
+@pytest.mark.parametrize("name", ["ulysses", "vit_patches", "vit_unpack"])
+def test_planned_in_parts(pool: Pool, name: str) -> None:
+    small = EXAMPLES[name]
+    batches = [sizes[:2] for sizes in small.batches]
+    pool.run(given_work.planned_in_parts, 2, path(small.text), batches * 2, small.options)
+
+
+def test_a_rank_leaves_where_nothing_is_new(pool: Pool) -> None:
+    """Who waits for it in a combine hears of its next dispatch."""
+    small = EXAMPLES["ulysses"]
+    first, last = pool.run(given_work.one_leaves, 2, path(small.text), small.options)
+    assert first[0]
+    assert "rank 1 refused 1 calls" in first[1]
+    assert last == (False, "no error")
+
+
 def test_clashes_are_found_in_every_call(pool: Pool) -> None:
     """Also where nothing has changed since the call before with that entry."""
     text, calls = MOVING.replace("rank * most + i", "i + 0"), [((2, 2), (6, 6))] * 5

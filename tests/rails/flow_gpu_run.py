@@ -32,7 +32,6 @@ from fuscoc_runtime.topology import Topology
 from tests.gpu_ranks import join
 from tests.node_triton.gpu_run import told
 from tests.rails.gpu_run import TIMEOUT
-from tests.specs import EXAMPLES
 from tests.warm import warm
 
 HIDDEN, KEYS, TOPK = 7168, 256, 8
@@ -45,6 +44,7 @@ SMALL_SLABS = 2_000_000
 
 def compile_all(folder: Path) -> None:
     import fuscoc
+    from tests.specs import EXAMPLES
 
     text = (EXAMPLES / "moe.fsc").read_text()
     assert DEDUP in text

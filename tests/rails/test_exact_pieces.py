@@ -112,7 +112,7 @@ def test_where_the_host_waits(pool: Pool, name: str) -> None:
     for dispatch, back, again, last in found:
         assert back == last == []
         if name in STATIC:
-            assert [each.split(":")[0] for each in (*dispatch, *again)] == ["agree.py"] * 2
+            assert [each.split(":")[0] for each in (*dispatch, *again)] == ["process.py"] * 2
             continue
         assert again == []
         *sizes, counts = dispatch

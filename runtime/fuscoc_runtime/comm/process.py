@@ -229,17 +229,17 @@ class ProcessComm:
         staged = self._staged[: sent.numel()].copy_(sent)
         return staged.to(self.members.device, non_blocking=True)
 
-    def _bring(self, tensor: Tensor) -> Callable[[], Tensor]:
+    def _bring(self, tensor: Tensor) -> Callable[[], NDArray[Any]]:
         """Begin to copy a tensor to the host. The result waits for it: a plain copy would do so for
         ever if a rank is dead."""
         if tensor.device.type != "cuda":
-            return lambda: tensor
+            return tensor.numpy
         copy, copied = self._gathered.copy(as_bytes(tensor)), self._gathered.copied
         landed = copy.view(tensor.dtype).view(tensor.shape)
 
-        def arrived() -> Tensor:
+        def arrived() -> NDArray[Any]:
             self._poll(copied.query)
-            return landed.clone()
+            return landed.numpy().copy()
 
         return arrived
 
@@ -247,21 +247,18 @@ class ProcessComm:
         group = self.members.group  # raises if the job has ended, and its lanes with it
         tensor = torch.from_numpy(said) if isinstance(said, np.ndarray) else said
         if tensor.device.type == self.members.device.type:
-            gathered = self._gather_on(group, tensor, call)
-        else:
-            # What is on the host does not wait for what the device has been given: on a stream of
-            # its own, and between nodes by a communicator that the job's other work does not hold
-            # up.
-            with torch.cuda.stream(self._beside):
-                gathered = self._gather_on(self._network_group(), tensor, call)
-        return lambda: gathered().numpy()
+            return self._gather_on(group, tensor, call)
+        # What is on the host does not wait for what the device has been given: on a stream of its
+        # own, and between nodes by a communicator that the job's other work does not hold up.
+        with torch.cuda.stream(self._beside):
+            return self._gather_on(self._network_group(), tensor, call)
 
     def _network_group(self) -> dist.ProcessGroup | None:
         return self._network() if self._network is not None else None
 
     def _gather_on(
         self, group: dist.ProcessGroup | None, tensor: Tensor, call: str
-    ) -> Callable[[], Tensor]:
+    ) -> Callable[[], NDArray[Any]]:
         if group is None:
             return self._bring(tensor[None])
         sent, num_ranks = self._to_device(as_bytes(tensor)), self.members.topology.num_ranks
@@ -269,7 +266,7 @@ class ProcessComm:
             members = self.members
             given = members.timeout, call, members.liveness.someone_ended, members.opening
             framed = start_gather(sent, group, *given)
-            return lambda: framed().view(tensor.dtype).view(num_ranks, *tensor.shape)
+            return lambda: framed().view(tensor.dtype).view(num_ranks, *tensor.shape).numpy()
         gathered = sent.new_empty(num_ranks * sent.numel())
         if sent.numel():
             # ``dist.all_gather_single`` does the same, and looks at tensors and group first.

@@ -42,9 +42,10 @@ def piece(number: tl.constexpr, entry, cells_before, given):
     return found
 
 
-@triton.jit(do_not_specialize=range(6))
+@triton.jit(do_not_specialize=range(7))
 def fft_transpose_node_plan(
     call: tl.int64,
+    part: tl.int64,
     num_sources: tl.int64,
     num_slots: tl.int64,
     num_cells: tl.int64,
@@ -52,6 +53,7 @@ def fft_transpose_node_plan(
     extent_ranks: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    part = part.to(tl.int64)
     num_sources = num_sources.to(tl.int64)
     num_slots = num_slots.to(tl.int64)
     num_cells = num_cells.to(tl.int64)
@@ -59,6 +61,7 @@ def fft_transpose_node_plan(
     extent_ranks = extent_ranks.to(tl.int64)
     pieces.meet(
         call,
+        part,
         num_sources,
         num_slots,
         num_cells,
@@ -71,6 +74,7 @@ def fft_transpose_node_plan(
     )
     pieces.place(
         call,
+        part,
         given=(extent_rank, extent_ranks),
         piece=piece,
         rows=((16, 2048, 2048, 2048, (), (), ()),),

@@ -34,9 +34,10 @@ def piece(number: tl.constexpr, entry, cells_before, given):
     return found
 
 
-@triton.jit(do_not_specialize=range(9))
+@triton.jit(do_not_specialize=range(10))
 def kv_pages_node_plan(
     call: tl.int64,
+    part: tl.int64,
     num_sources: tl.int64,
     num_slots: tl.int64,
     num_cells: tl.int64,
@@ -47,6 +48,7 @@ def kv_pages_node_plan(
     extent_ranks: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    part = part.to(tl.int64)
     num_sources = num_sources.to(tl.int64)
     num_slots = num_slots.to(tl.int64)
     num_cells = num_cells.to(tl.int64)
@@ -57,6 +59,7 @@ def kv_pages_node_plan(
     extent_ranks = extent_ranks.to(tl.int64)
     pieces.meet(
         call,
+        part,
         num_sources,
         num_slots,
         num_cells,
@@ -69,6 +72,7 @@ def kv_pages_node_plan(
     )
     pieces.place(
         call,
+        part,
         given=(input_source_page, input_destination, extent_pages, extent_ranks),
         piece=piece,
         rows=((16, 2097152, 65536, 65536, (32,), (-1,), (65536,)),),

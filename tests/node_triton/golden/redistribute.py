@@ -77,9 +77,10 @@ def piece(number: tl.constexpr, entry, cells_before, given):
     return found
 
 
-@triton.jit(do_not_specialize=range(6))
+@triton.jit(do_not_specialize=range(7))
 def redistribute_node_plan(
     call: tl.int64,
+    part: tl.int64,
     num_sources: tl.int64,
     num_slots: tl.int64,
     num_cells: tl.int64,
@@ -87,6 +88,7 @@ def redistribute_node_plan(
     extent_ranks: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    part = part.to(tl.int64)
     num_sources = num_sources.to(tl.int64)
     num_slots = num_slots.to(tl.int64)
     num_cells = num_cells.to(tl.int64)
@@ -94,6 +96,7 @@ def redistribute_node_plan(
     extent_ranks = extent_ranks.to(tl.int64)
     pieces.meet(
         call,
+        part,
         num_sources,
         num_slots,
         num_cells,
@@ -106,6 +109,7 @@ def redistribute_node_plan(
     )
     pieces.place(
         call,
+        part,
         given=(extent_rank, extent_ranks),
         piece=piece,
         rows=((16, 4096, 4096, 4096, (), (), ()),),

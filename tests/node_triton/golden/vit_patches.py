@@ -62,9 +62,10 @@ def sizes(entry, given):
     return points, cells, fits
 
 
-@triton.jit(do_not_specialize=range(9))
+@triton.jit(do_not_specialize=range(10))
 def vit_patches_node_plan(
     call: tl.int64,
+    part: tl.int64,
     num_sources: tl.int64,
     num_slots: tl.int64,
     num_cells: tl.int64,
@@ -75,6 +76,7 @@ def vit_patches_node_plan(
     extent_ranks: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    part = part.to(tl.int64)
     num_sources = num_sources.to(tl.int64)
     num_slots = num_slots.to(tl.int64)
     num_cells = num_cells.to(tl.int64)
@@ -85,6 +87,7 @@ def vit_patches_node_plan(
     extent_ranks = extent_ranks.to(tl.int64)
     pieces.meet(
         call,
+        part,
         num_sources,
         num_slots,
         num_cells,
@@ -97,6 +100,7 @@ def vit_patches_node_plan(
     )
     pieces.place(
         call,
+        part,
         given=(input_height, input_width, input_packing, extent_ranks),
         piece=piece,
         rows=((2, 588, 3, 42, (14,), (-1,), (42,)),),

@@ -45,9 +45,10 @@ def piece(number: tl.constexpr, entry, cells_before, given):
     return found
 
 
-@triton.jit(do_not_specialize=range(7))
+@triton.jit(do_not_specialize=range(8))
 def vit_unpack_node_plan(
     call: tl.int64,
+    part: tl.int64,
     num_sources: tl.int64,
     num_slots: tl.int64,
     num_cells: tl.int64,
@@ -56,6 +57,7 @@ def vit_unpack_node_plan(
     extent_ranks: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    part = part.to(tl.int64)
     num_sources = num_sources.to(tl.int64)
     num_slots = num_slots.to(tl.int64)
     num_cells = num_cells.to(tl.int64)
@@ -64,6 +66,7 @@ def vit_unpack_node_plan(
     extent_ranks = extent_ranks.to(tl.int64)
     pieces.meet(
         call,
+        part,
         num_sources,
         num_slots,
         num_cells,
@@ -76,6 +79,7 @@ def vit_unpack_node_plan(
     )
     chains.place(
         call,
+        part,
         given=(input_places, extent_ranks),
         piece=piece,
         rows=((2, 42, 42, 42, (), (), ()),),

@@ -31,6 +31,8 @@ MAX_CHAINING = 4096
 """Programs that plan groups of entries: none waits for another but the first."""
 FEW_AN_SM = 2.5
 """Programs of a small call: half of the SMs have room for another's, also while these wait."""
+PARTS = {"both": 0, "meets": 1, "places": 2}
+"""What a launch of `plan` does: see kernels/device/pieces.py."""
 SHARE, PLACES = 1 << 14, 16
 """Bytes of a result that a program clears at once, and places of a list that items are taken from
 in turn, as in kernels/device/give_back.py and move.py."""
@@ -169,9 +171,8 @@ class TritonPiecesNode(TritonNode):
         if begun is not None:
             values["begun"] = address(begun)
         values["programs"] = self._few(self._num_items(num_sources), self._programs.dispatch)
-        # Those come early, and wait; others would keep peers' planners from a GPU that they share.
         is_small = values["programs"] <= FEW_AN_SM * self._programs.sms
-        commands = self._forth_early if is_small else self._forth
+        commands = self._forth_early if is_small and self._may_wait else self._forth
         commands.submit(commands.numbers(values))
         return handle
 
@@ -202,19 +203,27 @@ class TritonPiecesNode(TritonNode):
         """As `TritonNode.configure`."""
         super().configure(programs)
         self._forth_early = self._program.listed(self._commands_forth(early=True))
+        # Who has only some of the SMs has left the others to kernels that may not have to wait.
+        whole = self._program.model(None).sms
+        self._may_wait = programs.sms == whole and self._plan_programs <= whole
 
     def _commands_forth(self, early: bool = False) -> list[Command]:
         """A dispatch; ``early``: what copies comes while planning goes on."""
         kernels = self._program.kernels
-        return [
-            Launch(kernels["plan"], "plan_programs"),
-            Launch(kernels["dispatch"], "programs", follows=early),
-        ]
+        planning = [Launch(kernels["plan"], "plan_programs", {"part": "both"})]
+        if self._plan_programs > self._programs.sms:  # too many to wait for peers
+            parts = {"meets": "one_program", "places": "plan_programs"}
+            planning = [
+                Launch(kernels["plan"], number, {"part": name}) for name, number in parts.items()
+            ]
+        return [*planning, Launch(kernels["dispatch"], "programs", follows=early)]
 
     def _lasting_numbers(self, index: int) -> dict[str, int]:
         return {
             **self._program.rows_there(self._memory.sections["rows"]),
             "plan_programs": self._plan_programs,
+            "one_program": 1,
+            **PARTS,
         }
 
     @property

@@ -20,7 +20,7 @@ ranks = load("ranks")
 
 @triton.jit
 def place(
-    call, given, piece: tl.constexpr, rows: tl.constexpr, item_lines: tl.constexpr,
+    call, part, given, piece: tl.constexpr, rows: tl.constexpr, item_lines: tl.constexpr,
     group: tl.constexpr, entry: tl.constexpr, fixed: tl.constexpr, comes_back: tl.constexpr,
 ):  # fmt: skip
     """The boxes of all chains, unless those that are there are right, behind `pieces.meet`.
@@ -30,13 +30,14 @@ def place(
     taken = sync.array(call, words.TAKEN, tl.int64)
     num_entries = tl.load(taken + 2)
     stale = pieces.is_stale(call)
-    num_groups = tl.where(stale != 0, (num_entries + group - 1) // group, 0)
+    makes = (stale != 0) & (part != pieces.MEETS)
+    num_groups = tl.where(makes, (num_entries + group - 1) // group, 0)
     for number in range(tl.program_id(0), num_groups, tl.num_programs(0)):
         place_group(
             call, number, num_entries, given, piece, rows, item_lines, group, entry, comes_back
         )
     made = sync.array(call, words.NUM_BOXES, tl.int64)
-    pieces.finish(call, taken + pieces.CHAINS, made, 1, stale, len(rows), fixed, comes_back)
+    pieces.finish(call, part, taken + pieces.CHAINS, made, 1, stale, len(rows), fixed, comes_back)
 
 
 @triton.jit

@@ -136,8 +136,12 @@ def has_left(call, peer):
     state = sync.array(call, words.STATE, tl.int32)
     flags = sync.section(call, sync.word(call, words.RANK), words.PLAN_FLAGS_AT, tl.int32)
     at = flags + peer * sync.word(call, words.PLAN_BLOCKS)
-    begun = tl.atomic_add(at, 0, sem="acquire", scope="sys")
-    return (begun - tl.load(state + words.PLAN_EPOCH) > 0).to(tl.int32)
+    latest = tl.load(state + words.PLAN_EPOCH)
+    left = tl.atomic_add(at, 0, sem="acquire", scope="sys") - latest > 0
+    if sync.word(call, words.NOTES_AT) != 0:  # of pieces: there flags may follow when all have told
+        at = sync.section(call, sync.word(call, words.RANK), words.NOTES_AT, tl.int32) + peer
+        left = left | (tl.atomic_add(at, 0, sem="acquire", scope="sys") - 2 * latest > 1)
+    return left.to(tl.int32)
 
 
 @triton.jit

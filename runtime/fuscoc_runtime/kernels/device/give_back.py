@@ -3,7 +3,8 @@
 Where rows lie, programs copy the boxes that their sources have told this rank, item by item into
 the staging memory of the source, and flag every item there. At the source they copy flagged items
 to the result, line by line, and this rank's own rows straight. Half of the programs begin with what
-goes to peers, the others with what is for this rank; sending never waits, so every flag comes.
+goes to peers, the others with what is for this rank; or, of a small call, each has an item, the
+first ones those that go to peers. Sending never waits, so every flag comes.
 """
 
 import triton

@@ -26,6 +26,7 @@ reports = load("reports")
 AT_ONCE = tl.constexpr(256)  # entries, boxes or words of slots that a program looks at at once
 CHAINS = tl.constexpr(5)  # of what is taken: boxes of `chains` so far,
 KEPT = tl.constexpr(6)  # and whether those of all ranks are kept
+MEETS, PLACES = tl.constexpr(1), tl.constexpr(2)  # what a launch does, if not both
 MOST_POINTS = tl.constexpr(2.0**62)  # of an entry
 MOST_SIZES = tl.constexpr(4e18)  # points and cells beyond which they are not added up
 
@@ -65,16 +66,17 @@ def measure(call, num_entries, num_cells, given, sizes: tl.constexpr):
 
 @triton.jit
 def meet(
-    call, num_sources, num_slots, num_cells, num_entries, given, sizes: tl.constexpr,
+    call, part, num_sources, num_slots, num_cells, num_entries, given, sizes: tl.constexpr,
     fanout: tl.constexpr, ragged: tl.constexpr, fixed: tl.constexpr,
 ):  # fmt: skip
     """Tell the slots of all ranks and hear theirs, and see how many entries there are, unless all
-    ranks keep their boxes: the first program does so, the others wait for it. A ragged source has
-    ``num_cells``, unless that is -1."""
+    ranks keep their boxes: the first program does so, the others wait for it. Where these are many,
+    ``part`` says that this is a launch of one program for that, or the one behind it. A ragged
+    source has ``num_cells``, unless that is -1."""
     sync.follow(True)
     state = sync.array(call, words.STATE, tl.int32)
     epoch = tl.load(state + words.PLAN_EPOCH) + 1
-    if tl.program_id(0) == 0:
+    if (tl.program_id(0) == 0) & (part != PLACES):
         num_points = tl.minimum(num_sources, sync.word(call, words.MAX_SOURCES)) * fanout
         is_kept = num_slots != num_slots
         if fixed:
@@ -95,7 +97,7 @@ def meet(
                 fixed,
             )  # fmt: skip
         sync.publish(call, words.MET, epoch)
-    else:
+    elif part != PLACES:
         sync.await_published(call, words.MET, epoch)
 
 
@@ -154,7 +156,7 @@ def is_kept(call):
 
 @triton.jit
 def place(
-    call, given, piece: tl.constexpr, num_pieces: tl.constexpr, rows: tl.constexpr,
+    call, part, given, piece: tl.constexpr, num_pieces: tl.constexpr, rows: tl.constexpr,
     item_lines: tl.constexpr, fanout: tl.constexpr, ragged: tl.constexpr, fixed: tl.constexpr,
     comes_back: tl.constexpr, apart: tl.constexpr,
 ):  # fmt: skip
@@ -162,7 +164,7 @@ def place(
     num_entries = tl.load(sync.array(call, words.TAKEN, tl.int64) + 2)
     stale = is_stale(call)
     kinds: tl.constexpr = 1 + len(rows) + comes_back
-    num_jobs = tl.where(stale != 0, num_entries * (num_pieces * kinds), 0)
+    num_jobs = tl.where((stale != 0) & (part != MEETS), num_entries * (num_pieces * kinds), 0)
     cells_before = sync.array(call, words.CELLS_BEFORE, tl.int64)
     for job in range(tl.program_id(0), num_jobs, tl.num_programs(0)):
         entry = job // (num_pieces * kinds)
@@ -178,18 +180,18 @@ def place(
         index = entry * num_pieces + which
         made_boxes.make(call, job % kinds, index, found, cells, rows, item_lines, comes_back, apart)
     made = sync.array(call, words.TAKEN, tl.int64) + 2
-    finish(call, made, made, num_pieces, stale, len(rows), fixed, comes_back)
+    finish(call, part, made, made, num_pieces, stale, len(rows), fixed, comes_back)
 
 
 @triton.jit
 def finish(
-    call, made, kept_of, each, stale, num_fields: tl.constexpr, fixed: tl.constexpr,
+    call, part, made, kept_of, each, stale, num_fields: tl.constexpr, fixed: tl.constexpr,
     comes_back: tl.constexpr,
 ):  # fmt: skip
     """The last program to come here counts the items of all boxes and tells how many there are:
     ``each`` times the number at ``made``, or at ``kept_of`` if those that are there are right. So
     it is unless all ranks keep theirs."""
-    if is_kept(call) == 0:
+    if (is_kept(call) == 0) & (part != MEETS):
         tl.debug_barrier()  # the stores of every thread come first
         exits = sync.array(call, words.STATE, tl.int32) + words.EXITS
         if tl.atomic_add(exits, 1, sem="acq_rel", scope="sys") == tl.num_programs(0) - 1:
