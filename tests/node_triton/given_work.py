@@ -248,8 +248,7 @@ def changing_extents(
             said = said_by(lambda own=own: shuffle.dispatch(**own.source, **own.extents))
             said += said_by(shuffle.check)
             shuffle.engine.members.meet("test")  # nothing of the call is under way any more
-        is_kept = bool(taken[6])
-        seen.append((not is_kept and bool(taken[4]), is_kept, said))
+        seen.append((bool(taken[4]), bool(taken[6]), said))
     return seen
 
 

@@ -29,7 +29,7 @@ def place(
     the first). The first loop of a ``piece`` is of one number, and becomes that over entries."""
     taken = sync.array(call, words.TAKEN, tl.int64)
     num_entries = tl.load(taken + 2)
-    stale = pieces.is_stale(call)
+    stale = tl.load(taken + pieces.STALE)
     makes = (stale != 0) & (part != pieces.MEETS)
     num_groups = tl.where(makes, (num_entries + group - 1) // group, 0)
     for number in range(tl.program_id(0), num_groups, tl.num_programs(0)):

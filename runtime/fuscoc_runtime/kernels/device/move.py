@@ -107,21 +107,15 @@ def copy(
 
 @triton.jit
 def leave(call, is_kept):
-    """Tell all peers that what this program has stored has come, unless nobody waits for it.
-    Whether it is the last one here; that one resets the work counters."""
-    state = sync.array(call, words.STATE, tl.int32)
+    """As `sync.leave`, when all peers have been told that what this program has stored has come,
+    unless nobody waits for it."""
     tl.debug_barrier()  # the stores of every thread come first
     goes = is_kept
     if is_kept == 0:
         goes = sync.aborted(call) == 0
     if goes:
         arrive(call, tl.where(tl.program_id(0) == 0, ARRIVED - tl.num_programs(0) + 1, 1))
-    last = tl.atomic_add(state + words.EXITS, 1) == tl.num_programs(0) - 1
-    if last:
-        tl.store(state + words.EXITS, 0)
-        tl.store(state + words.NEXT_ITEM, 0)
-        tl.store(state + words.NEXT_GROUP, 0)
-    return last
+    return sync.leave(sync.array(call, words.STATE, tl.int32))
 
 
 @triton.jit

@@ -24,7 +24,8 @@ of_piece, made_boxes, kept = load("cells"), load("made_boxes"), load("kept")
 reports = load("reports")
 
 AT_ONCE = tl.constexpr(256)  # entries, boxes or words of slots that a program looks at at once
-CHAINS = tl.constexpr(5)  # of what is taken: boxes of `chains` so far,
+STALE = tl.constexpr(4)  # of what is taken: whether boxes are to be made,
+CHAINS = tl.constexpr(5)  # those of `chains` so far,
 KEPT = tl.constexpr(6)  # and whether those of all ranks are kept
 MEETS, PLACES = tl.constexpr(1), tl.constexpr(2)  # what a launch does, if not both
 MOST_POINTS = tl.constexpr(2.0**62)  # of an entry
@@ -81,8 +82,10 @@ def meet(
         is_kept = num_slots != num_slots
         if fixed:
             is_kept = kept.is_kept(call, epoch, num_slots, num_points, given)
-        tl.store(sync.array(call, words.TAKEN, tl.int64) + KEPT, is_kept.to(tl.int64))
+        taken = sync.array(call, words.TAKEN, tl.int64)
+        tl.store(taken + KEPT, is_kept.to(tl.int64))
         if is_kept:
+            tl.store(taken + STALE, 0)
             sync.publish(call, words.PLANNED, epoch)
             kept.renew(call, epoch)
             plan.flag_counts(call, 0, 1)  # nobody reads any, but peers see that this rank goes on
@@ -129,7 +132,7 @@ def write_down(
     stale = num_slots == num_slots
     if fixed:
         stale = kept.is_stale(call, given) | failed
-    tl.store(taken + 4, stale.to(tl.int64))
+    tl.store(taken + STALE, stale.to(tl.int64))
     if stale:
         peers = tl.arange(0, words.MAX_RANKS)
         tl.store(moved + 2 + peers, tl.full((words.MAX_RANKS,), 0, tl.int64))
@@ -138,13 +141,6 @@ def write_down(
     for start in range(0, (num_slots + 31) // 32, AT_ONCE):
         at = start + tl.arange(0, AT_ONCE)
         tl.store(filled + at, tl.full((AT_ONCE,), 0, tl.int32), mask=at * 32 < num_slots)
-
-
-@triton.jit
-def is_stale(call):
-    """Whether boxes are to be made, 1 or 0."""
-    taken = sync.array(call, words.TAKEN, tl.int64)
-    return tl.where(is_kept(call), 0, tl.load(taken + 4))
 
 
 @triton.jit
@@ -162,7 +158,7 @@ def place(
 ):  # fmt: skip
     """The boxes of all entries, unless those that are there are right, behind `meet`."""
     num_entries = tl.load(sync.array(call, words.TAKEN, tl.int64) + 2)
-    stale = is_stale(call)
+    stale = tl.load(sync.array(call, words.TAKEN, tl.int64) + STALE)
     kinds: tl.constexpr = 1 + len(rows) + comes_back
     num_jobs = tl.where((stale != 0) & (part != MEETS), num_entries * (num_pieces * kinds), 0)
     cells_before = sync.array(call, words.CELLS_BEFORE, tl.int64)
