@@ -29,7 +29,7 @@ from fuscoc.pipeline import compile_to_ir
 from fuscoc.program import into_json, program_json
 from fuscoc.source import SourceFile
 
-SCHEMA = 16
+SCHEMA = 17
 NOT_LOWERED = "it was lowered without them"
 
 

@@ -252,6 +252,7 @@ class _Printer:
             "ticket": None,
             "begun": None if self.shuffle.apart else 0,
             "source_fields": as_tuple(list(sources)),
+            "source_bytes": "source_bytes" if self.holds_items else 0,
             "rows_at": as_tuple(list(places)),
             "rows": as_tuple(self.rows()),
             "steps": self.steps,
@@ -260,10 +261,18 @@ class _Printer:
             "item_lines": self.sizes.item_lines,
             "apart": self.shuffle.apart,
             "fixed": not self.op.looks_up(),
+            "holds": self.holds_items,
         }
         begun = {"begun": "begun"} if self.shuffle.apart else {}
-        parameters = {"ticket": "ticket", **begun, **sources, **places}
+        nbytes = {"source_bytes": "source_bytes"} if self.holds_items else {}
+        parameters = {"ticket": "ticket", **begun, **sources, **nbytes, **places}
         return self.kernel("dispatch", "move.dispatch", parameters, given, self.sizes.copy_warps)
+
+    @property
+    def holds_items(self) -> bool:
+        """Whether a program of dispatch can hold an item, of boxes that may be kept."""
+        words = [size.word_bytes for size in self.sizes.fields]
+        return words == [LINE_BYTES] and not self.op.looks_up()
 
     def combine(self) -> str:
         names = ("ticket", "rows_ticket")

@@ -221,20 +221,27 @@ def older_handles(group: Any, artifact: str, options: Mapping[str, Any]) -> None
 
 
 def changing_extents(
-    group: Any, artifact: str, calls: Sequence[tuple[Sequence[int], Sequence[int]]], first: int
+    group: Any,
+    artifact: str,
+    calls: Sequence[tuple[Sequence[int], Sequence[int]]],
+    first: int,
+    programs: int,
 ) -> list[tuple[bool, bool, str]]:
     """Dispatches, and combines where every rank joins and every point has a slot, of ``rows[rank]``
     and ``length[rank]``, with two handles in turn and as if there had been ``first`` calls before.
-    Whether each made boxes, whether all ranks kept theirs, and what it says."""
+    Whether each made boxes, whether all ranks kept theirs, and what it says. So many ``programs``
+    dispatch."""
     shuffle = open_shuffle(group, artifact, capacity=8, num_handles=2)
     num_ranks, rank = shuffle.topology.num_ranks, shuffle.rank
     pretend(shuffle, first)
-    taken, seen = shuffle.engine.node._scratch["taken"], []
+    node, seen = shuffle.engine.node, []
+    node.configure(replace(node._programs, dispatch=programs))
+    taken, [field] = node._scratch["taken"], shuffle.spec.declared.source.fields
     for number, (rows, lengths) in enumerate(calls):
         random = torch.Generator().manual_seed(number)
         ranks = [
             RankData(
-                {"x": torch.randn(rows[r], num_ranks, 3, generator=random)},
+                {"x": torch.randn(rows[r], num_ranks, *field.shape, generator=random)},
                 {},
                 {"rows": rows[r], "length": lengths[r]},
             )
@@ -250,6 +257,24 @@ def changing_extents(
             shuffle.engine.members.meet("test")  # nothing of the call is under way any more
         seen.append((bool(taken[4]), bool(taken[6]), said))
     return seen
+
+
+def flags_of_unchanging_calls(
+    group: Any, artifact: str, first: int, num_calls: int
+) -> dict[str, list[int]]:
+    """What the flags of this rank's window are, by their peers, behind calls with two handles in
+    turn in which nothing changes, as if there had been ``first`` before."""
+    shuffle = open_shuffle(group, artifact, capacity=8, num_handles=2)
+    num_ranks = shuffle.topology.num_ranks
+    pretend(shuffle, first)
+    source = {"x": torch.ones(2, num_ranks, 3)}
+    ranks = [RankData(source, {}, {"rows": 2, "length": 8})] * num_ranks
+    for _ in range(num_calls):
+        run(shuffle, ranks, combines=1)
+    shuffle.engine.members.meet("test")
+    memory = shuffle.engine.node._memory
+    names = ("plan_flags", "told_flags")
+    return {name: memory.part(name, torch.int32, num_ranks).tolist() for name in names}
 
 
 def unpacked(

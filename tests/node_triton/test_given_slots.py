@@ -267,7 +267,13 @@ MOVING = """
     }"""
 
 
-def test_boxes_are_made_when_something_has_changed(pool: Pool) -> None:
+HOLDS = MOVING.replace("f32[3]", "f32[4]"), 8
+"""Lines of whole words, and so many programs that each has an item, which it reads before it knows
+that boxes are kept."""
+
+
+@pytest.mark.parametrize(("text", "programs"), [(MOVING, 1), (HOLDS[0], 1), HOLDS])
+def test_boxes_are_made_when_something_has_changed(pool: Pool, text: str, programs: int) -> None:
     """Of the ring entry that a call has, whatever the other one is for; again where a point was
     dropped, which is told in every call, or a rank refused. Epochs wrap meanwhile."""
     a, b = ((2, 3), (8, 8)), ((4, 1), (8, 8))
@@ -279,7 +285,7 @@ def test_boxes_are_made_when_something_has_changed(pool: Pool) -> None:
     made[0] += [1, 1, 1, 0, 0, 1]
     # The rank that refuses makes none, and finds its own of the call before with that entry.
     made[1] += [1, 1, 0, 1, 0, 1]
-    found = pool.run(given_work.changing_extents, 2, path(MOVING), calls, 2**31 - 6)
+    found = pool.run(given_work.changing_extents, 2, path(text), calls, 2**31 - 6, programs)
     before = [None, None, *calls]  # with the same entry
     is_whole = [call is not too_long and call is not too_short for call in calls]
     keeps = [pair[0] == pair[1] for pair in zip(calls, before, strict=False)]
@@ -310,10 +316,23 @@ def test_a_rank_leaves_where_nothing_is_new(pool: Pool) -> None:
     assert last == (False, "no error")
 
 
-def test_clashes_are_found_in_every_call(pool: Pool) -> None:
+@pytest.mark.parametrize(("before", "latest"), [(0, 2), (-4, 0)])
+def test_flags_that_nobody_waits_for_are_set_now_and_then(
+    pool: Pool, before: int, latest: int
+) -> None:
+    """Boxes of both ring entries are made in the first calls; then of 2^20 calls one sets them."""
+    often = 3 << 20
+    found = pool.run(given_work.flags_of_unchanging_calls, 2, path(MOVING), often + before, 5)
+    for rank, flags in enumerate(found):
+        told = {name: of_peers[1 - rank] - often for name, of_peers in flags.items()}
+        assert told == {"plan_flags": latest, "told_flags": latest}
+
+
+@pytest.mark.parametrize(("text", "programs"), [(MOVING, 1), HOLDS])
+def test_clashes_are_found_in_every_call(pool: Pool, text: str, programs: int) -> None:
     """Also where nothing has changed since the call before with that entry."""
-    text, calls = MOVING.replace("rank * most + i", "i + 0"), [((2, 2), (6, 6))] * 5
-    for seen in pool.run(given_work.changing_extents, 2, path(text), calls, 0):
+    text, calls = text.replace("rank * most + i", "i + 0"), [((2, 2), (6, 6))] * 5
+    for seen in pool.run(given_work.changing_extents, 2, path(text), calls, 0, programs):
         assert [is_kept for _, is_kept, _ in seen] == [False] * 5
         assert all("[FSR024]" in said and "found 2 points" in said for *_, said in seen)
 

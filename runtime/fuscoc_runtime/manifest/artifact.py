@@ -20,7 +20,7 @@ from fuscoc_runtime.manifest.decode import DecodeError, decode
 from fuscoc_runtime.manifest.program import PathSpec
 from fuscoc_runtime.manifest.schema import KernelSpec, Manifest, ShuffleSpec
 
-SCHEMA = 16
+SCHEMA = 17
 MANIFEST = "manifest.json"
 SUMS = "SHA256SUMS"
 MISSING = "is missing: compile it again"

@@ -89,22 +89,25 @@ def fft_transpose_node_plan(
 
 
 # fft_transpose.fsc:13: dispatch of_z[z, y] -> of_y[y % (ny / ranks), rank * (nz / ranks) + z] ...
-@triton.jit(do_not_specialize=range(4))
+@triton.jit(do_not_specialize=range(5))
 def fft_transpose_node_dispatch(
     call: tl.int64,
     ticket: tl.int64,
     source_0: tl.int64,
+    source_bytes: tl.int64,
     rows_at_0: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     ticket = ticket.to(tl.int64)
     source_0 = source_0.to(tl.int64)
+    source_bytes = source_bytes.to(tl.int64)
     rows_at_0 = rows_at_0.to(tl.int64)
     move.dispatch(
         call,
         ticket,
         begun=0,
         source_fields=(source_0,),
+        source_bytes=source_bytes,
         rows_at=(rows_at_0,),
         rows=((16, 2048, 2048, 2048, (), (), ()),),
         steps=3,
@@ -113,6 +116,7 @@ def fft_transpose_node_dispatch(
         item_lines=1024,
         apart=False,
         fixed=True,
+        holds=True,
     )
 
 

@@ -102,6 +102,7 @@ def kv_cache_node_dispatch(
         ticket,
         begun=0,
         source_fields=(source_0,),
+        source_bytes=0,
         rows_at=(rows_at_0,),
         rows=((16, 2097152, 65536, 65536, (32,), (-1,), (65536,)),),
         steps=2,
@@ -110,4 +111,5 @@ def kv_cache_node_dispatch(
         item_lines=1024,
         apart=False,
         fixed=False,
+        holds=False,
     )

@@ -105,6 +105,7 @@ def kv_pages_node_dispatch(
         ticket,
         begun,
         source_fields=(source_0,),
+        source_bytes=0,
         rows_at=(rows_at_0,),
         rows=((16, 2097152, 65536, 65536, (32,), (-1,), (65536,)),),
         steps=2,
@@ -113,6 +114,7 @@ def kv_pages_node_dispatch(
         item_lines=1024,
         apart=True,
         fixed=False,
+        holds=False,
     )
 
 

@@ -125,22 +125,25 @@ def redistribute_node_plan(
 
 # redistribute.fsc:12: dispatch block[i] -> cyclic[(rank * (rows / ranks) + i) / ranks]
 # redistribute.fsc:13: on (rank * (rows / ranks) + i) % ranks
-@triton.jit(do_not_specialize=range(4))
+@triton.jit(do_not_specialize=range(5))
 def redistribute_node_dispatch(
     call: tl.int64,
     ticket: tl.int64,
     source_0: tl.int64,
+    source_bytes: tl.int64,
     rows_at_0: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     ticket = ticket.to(tl.int64)
     source_0 = source_0.to(tl.int64)
+    source_bytes = source_bytes.to(tl.int64)
     rows_at_0 = rows_at_0.to(tl.int64)
     move.dispatch(
         call,
         ticket,
         begun=0,
         source_fields=(source_0,),
+        source_bytes=source_bytes,
         rows_at=(rows_at_0,),
         rows=((16, 4096, 4096, 4096, (), (), ()),),
         steps=2,
@@ -149,6 +152,7 @@ def redistribute_node_dispatch(
         item_lines=1024,
         apart=False,
         fixed=True,
+        holds=True,
     )
 
 

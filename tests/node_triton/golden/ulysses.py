@@ -92,22 +92,25 @@ def ulysses_node_plan(
 
 # ulysses.fsc:18: dispatch part[b, h] -> by_head[h % (heads / ranks), rank * (num_blocks / ...
 # ulysses.fsc:19: on h / (heads / ranks)
-@triton.jit(do_not_specialize=range(4))
+@triton.jit(do_not_specialize=range(5))
 def ulysses_node_dispatch(
     call: tl.int64,
     ticket: tl.int64,
     source_0: tl.int64,
+    source_bytes: tl.int64,
     rows_at_0: tl.int64,
 ):
     call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
     ticket = ticket.to(tl.int64)
     source_0 = source_0.to(tl.int64)
+    source_bytes = source_bytes.to(tl.int64)
     rows_at_0 = rows_at_0.to(tl.int64)
     move.dispatch(
         call,
         ticket,
         begun=0,
         source_fields=(source_0,),
+        source_bytes=source_bytes,
         rows_at=(rows_at_0,),
         rows=((16, 16384, 256, 256, (64,), (32,), (256,)),),
         steps=4,
@@ -116,6 +119,7 @@ def ulysses_node_dispatch(
         item_lines=1024,
         apart=False,
         fixed=True,
+        holds=True,
     )
 
 

@@ -131,6 +131,7 @@ def vit_patches_node_dispatch(
         ticket,
         begun=0,
         source_fields=(source_0,),
+        source_bytes=0,
         rows_at=(rows_at_0,),
         rows=((2, 588, 3, 42, (14,), (-1,), (42,)),),
         steps=3,
@@ -139,6 +140,7 @@ def vit_patches_node_dispatch(
         item_lines=1024,
         apart=False,
         fixed=False,
+        holds=False,
     )
 
 

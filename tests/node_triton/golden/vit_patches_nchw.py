@@ -131,6 +131,7 @@ def vit_patches_nchw_node_dispatch(
         ticket,
         begun=0,
         source_fields=(source_0,),
+        source_bytes=0,
         rows_at=(rows_at_0,),
         rows=((1, 588, 1, 1, (14, 14, 3), (-1, 1, -2), (42, 3, 1)),),
         steps=5,
@@ -139,6 +140,7 @@ def vit_patches_nchw_node_dispatch(
         item_lines=1024,
         apart=False,
         fixed=False,
+        holds=False,
     )
 
 

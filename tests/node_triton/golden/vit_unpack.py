@@ -108,6 +108,7 @@ def vit_unpack_node_dispatch(
         ticket,
         begun=0,
         source_fields=(source_0,),
+        source_bytes=0,
         rows_at=(rows_at_0,),
         rows=((2, 42, 42, 42, (), (), ()),),
         steps=2,
@@ -116,6 +117,7 @@ def vit_unpack_node_dispatch(
         item_lines=1024,
         apart=False,
         fixed=False,
+        holds=False,
     )
 
 

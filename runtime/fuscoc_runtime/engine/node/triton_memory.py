@@ -17,8 +17,8 @@ from fuscoc_runtime.engine.node.triton_program import TritonProgram
 from fuscoc_runtime.kernels.loader import address
 from fuscoc_runtime.room import num_routing_words
 
-LONG_WAIT = {"cpu": 50, "cuda": 1 << 14}
-"""Polls after which a wait is shown to the host: some milliseconds."""
+LONG_WAIT = {"cpu": 48, "cuda": 1 << 14}
+"""Polls after which a wait is shown to the host: some milliseconds. A multiple of `sync.POLLS`."""
 
 BACK = 1
 """The entry of combines where sizes are exact, for which points are told once more."""

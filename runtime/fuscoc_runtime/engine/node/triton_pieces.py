@@ -33,9 +33,8 @@ FEW_AN_SM = 2.5
 """Programs of a small call: half of the SMs have room for another's, also while these wait."""
 PARTS = {"both": 0, "meets": 1, "places": 2}
 """What a launch of `plan` does: see kernels/device/pieces.py."""
-SHARE, PLACES = 1 << 14, 16
-"""Bytes of a result that a program clears at once, and places of a list that items are taken from
-in turn, as in kernels/device/give_back.py and move.py."""
+SHARE = 1 << 14
+"""Bytes of a result that a program clears at once, as in kernels/device/give_back.py."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +164,7 @@ class TritonPiecesNode(TritonNode):
             **self._program.given(inputs, extents),
             **self._program.fields_left(source),
             "num_slots": num_slots,
+            "source_bytes": source[0].nbytes,
             "num_cells": ragged.num_cells if isinstance(ragged, EntrySizes) else -1,
         }
         begun = self._program.bits_of_cells(source)
@@ -186,7 +186,7 @@ class TritonPiecesNode(TritonNode):
         item_bytes = LINE * self._tile["item_lines"]
         of_fields = (-(-points * size * parts // item_bytes) for size in self._program.row_bytes)
         ends = self._pieces.per_entry * self._program.num_ranks * len(self._program.row_bytes)
-        return sum(of_fields) + ends + PLACES
+        return sum(of_fields) + ends
 
     def _few(self, needed: int, most: int) -> int:
         """Programs of a call, each with an item, if as many as that are few."""
@@ -247,21 +247,23 @@ class TritonPiecesNode(TritonNode):
         sizes = {
             "points_before": self.max_entries,
             "cells_before": self.max_entries,
-            "taken": 7,
+            "taken": 8,
             "sent_items": self._program.num_ranks * self._max_boxes,
         }
         if self.shuffle.program.relation.apart:
             sizes["cell_marks"] = self._max_boxes * self._pieces.mark_bytes // 8
         made = {name: self._zeros(torch.int64, size) for name, size in sizes.items()}
-        return made | (self._boxes_forth() if self._pieces.outer else {})
+        return made | (self._boxes_forth(1) if self._pieces.outer else {})
 
-    def _boxes_forth(self) -> dict[str, torch.Tensor]:
+    def _boxes_forth(self, halves: int) -> dict[str, torch.Tensor]:
         """What dispatch copies. Boxes of looked-up entries are made in every call, and many; the
-        few others are a ring entry's own, which keeps them as long as they are right."""
+        few others are a ring entry's own, which keeps them as long as they are right, and makes new
+        ones beside them."""
         num_boxes = self._max_boxes * self._num_fields
+        box_words = self._pieces.box_bytes // 8
         return {
-            "boxes_forth": self._zeros(torch.int64, num_boxes * self._pieces.box_bytes // 8),
-            "forth_before": self._zeros(torch.int64, num_boxes + 1),
+            "boxes_forth": self._zeros(torch.int64, halves * num_boxes * box_words),
+            "forth": self._zeros(torch.int64, 1 + halves * (num_boxes + 3)),
         }
 
     def _allocate_segments(self) -> list[torch.Tensor]:
@@ -274,11 +276,11 @@ class TritonPiecesNode(TritonNode):
             "routing": self._zeros(torch.int32, num_routing_words(self._program.room)),
             "boxes_back": self._zeros(torch.int64, box_words * comes_back),
             "back_before": self._zeros(torch.int64, (self._max_boxes + 1) * comes_back),
-            "num_boxes": self._zeros(torch.int64, 2),
+            "num_boxes": self._zeros(torch.int64, 1),
             "filled": self._zeros(torch.int32, self.limits.capacity // 32 + 1),
             "moved": self._zeros(torch.int64, 2 + self._program.room),
             "made_of": self._zeros(torch.int64, self._num_made_of),
-            **({} if self._pieces.outer else self._boxes_forth()),
+            **({} if self._pieces.outer else self._boxes_forth(2)),
         }
 
     @property

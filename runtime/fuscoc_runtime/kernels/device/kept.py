@@ -3,6 +3,10 @@ in the windows of all ranks, stay right until one of these changes.
 
 Every rank tells the others whether they have changed for it. If they have for none, the boxes of
 all are kept, nobody tells anybody of them, and slots that did not clash then do not clash now.
+
+Boxes that dispatch copies have two halves of their memory. Programs of dispatch read those that are
+there while it is not known yet whether they are right; new ones are made in the other half, which
+becomes the one where they are when nobody reads any more.
 """
 
 import triton
@@ -13,6 +17,7 @@ from fuscoc_runtime.kernels.device import load
 words, vectors, sync, plan = load("words"), load("vectors"), load("sync"), load("plan")
 of_piece, ranks = load("cells"), load("ranks")
 
+TOLD_ANYWAY = tl.constexpr(1 << 20)  # one dispatch in so many sets the flags that none waits for
 # Words of what fixed boxes of a ring entry were made of, i64.
 WHOLE = tl.constexpr(0)  # whether they are all there: no point dropped, no slot twice, none refused
 SLOTS = tl.constexpr(1)  # [MAX_RANKS]
@@ -35,11 +40,11 @@ def is_same(call, num_slots, num_points, given):
 
 @triton.jit
 def tell(call, epoch, same):
-    """Tell the peers what `is_same` has found: a word, which nothing has to come before."""
+    """Tell all ranks what `is_same` has found: a word, which nothing has to come before."""
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     if sync.aborted(call) == 0:  # else it could be taken for an earlier call's
-        for step in range(1, num_ranks):
+        for step in range(1, num_ranks + 1):
             notes = sync.section(call, (rank + step) % num_ranks, words.NOTES_AT, tl.int32)
             tl.atomic_xchg(notes + rank, 2 * epoch + same, sem="relaxed", scope="sys")
 
@@ -62,13 +67,48 @@ def is_kept(call, epoch, num_slots, num_points, given):
 
 
 @triton.jit
+def all_say_so(call, epoch):
+    """Whether all ranks say that nothing is new for them, as a program of dispatch hears it: it
+    waits no longer than the planner does."""
+    rank = tl.arange(0, words.MAX_RANKS)
+    there = rank < sync.word(call, words.NUM_RANKS)
+    notes = sync.section(call, sync.word(call, words.RANK), words.NOTES_AT, tl.int32) + rank
+    planned = sync.array(call, words.STATE, tl.int32) + words.PLANNED
+    same, waits = look(notes, there, epoch)
+    polls = 0
+    while waits:
+        polls += 1
+        if polls % sync.POLLS == 0:
+            waits = epoch - tl.atomic_add(planned, 0, sem="acquire", scope="gpu") > 0
+        same, missing = look(notes, there, epoch)  # behind what the planner has seen last
+        waits = waits & missing
+        sync.pause()
+    return same
+
+
+@triton.jit
+def look(notes, there, epoch):
+    """Whether all of ``there`` say so in their notes, and whether one has said nothing yet."""
+    none = tl.full((words.MAX_RANKS,), 0, tl.int32)
+    told = tl.atomic_add(notes, none, mask=there, sem="acquire", scope="sys")
+    differ = there & (told != 2 * epoch + 1)
+    lack = there & (2 * epoch - told > 0)
+    return vectors.largest(differ.to(tl.int32), 0) == 0, vectors.largest(lack.to(tl.int32), 0) == 1
+
+
+@triton.jit
 def renew(call, epoch):
-    """Let what ranks have told this one of their boxes be of the running call, too."""
+    """Let what ranks have told this one of their boxes be of the running call, too. Flags that all
+    set in other calls are set now and then: of epochs only differences count, as long as these are
+    below 2^31."""
     peer = tl.arange(0, words.MAX_RANKS)
     there = peer < sync.word(call, words.NUM_RANKS)
     told = sync.section(call, sync.word(call, words.RANK), words.TOLD_AT, tl.int64) + peer
     num_boxes = tl.load(told, mask=there, other=0) & 0xFFFFFFFF
     tl.store(told, (epoch.to(tl.int64) << 32) | num_boxes, mask=there)
+    if epoch % TOLD_ANYWAY == 0:
+        plan.flag_counts(call, 0, 1)
+        sync.signal(call, words.TOLD_FLAGS_AT, sync.word(call, words.RANK), epoch)
 
 
 @triton.jit

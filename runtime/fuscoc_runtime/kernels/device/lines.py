@@ -107,24 +107,42 @@ def lines_of(box, start, end, begin, last, lost, steps: tl.constexpr, lines: tl.
 
 
 @triton.jit
-def copy_words(
-    box, start, end, begin, last, lost, pending, tag, steps: tl.constexpr, lines: tl.constexpr,
-    signals: tl.constexpr,
-):  # fmt: skip
+def words_of(box, start, end, begin, last, lost, steps: tl.constexpr, lines: tl.constexpr):
+    """Where lines that are words are read and written; which of them there are and which are
+    read."""
     live, reads, start, end, place = lines_of(box, start, end, begin, last, lost, steps, lines)
     byte = place * boxes.LINE
     run = boxes.quotient(byte, tl.load(box + boxes.RUN_BYTES + 1))
     inside = byte - run * tl.load(box + boxes.RUN_BYTES).to(tl.uint32)
     source = run_at(box, start, run, steps) + inside.to(tl.int64)
     target = end + byte.to(tl.int64)
-    halves = tl.arange(0, 2)[None, :]
-    source = source.to(tl.pointer_type(tl.int64))[:, None] + halves
-    target = target.to(tl.pointer_type(tl.int64))[:, None] + halves
-    source, target = tl.multiple_of(source, (1, 16)), tl.multiple_of(target, (1, 16))
-    words = tl.load(source, mask=reads[:, None], other=-1, cache_modifier=".cg")
+    return source, target, live, reads
+
+
+@triton.jit
+def load_words(source, reads):
+    """Lines at addresses, of two words each."""
+    at = source.to(tl.pointer_type(tl.int64))[:, None] + tl.arange(0, 2)[None, :]
+    at = tl.multiple_of(at, (1, 16))
+    return tl.load(at, mask=reads[:, None], other=-1, cache_modifier=".cg")
+
+
+@triton.jit
+def store_words(target, words, live):
+    at = target.to(tl.pointer_type(tl.int64))[:, None] + tl.arange(0, 2)[None, :]
+    tl.store(tl.multiple_of(at, (1, 16)), words, mask=live[:, None])
+
+
+@triton.jit
+def copy_words(
+    box, start, end, begin, last, lost, pending, tag, steps: tl.constexpr, lines: tl.constexpr,
+    signals: tl.constexpr,
+):  # fmt: skip
+    source, target, live, reads = words_of(box, start, end, begin, last, lost, steps, lines)
+    words = load_words(source, reads)
     if signals:
         signal(pending, tag)
-    tl.store(target, words, mask=live[:, None])
+    store_words(target, words, live)
 
 
 @triton.jit

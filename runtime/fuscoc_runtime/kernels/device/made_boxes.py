@@ -15,6 +15,12 @@ from fuscoc_runtime.kernels.device import load
 words, sync = load("words"), load("sync")
 boxes, of_piece = load("boxes"), load("cells")
 
+HALF = tl.constexpr(7)  # of what is taken: the half that boxes forth of the call are in
+# Words of what is said of such boxes, i64: the half that those of the latest dispatch are in, and
+# behind it of either half
+NUM_FORTH = tl.constexpr(0)  # how many there are,
+NUM_ITEMS = tl.constexpr(1)  # items of all,
+BEFORE = tl.constexpr(2)  # [MAX_BOXES * fields + 1] and items before each
 # Words of marks, i64: the slots of a cell, ranges of some, loops apart.
 FIRST = tl.constexpr(0)
 RANGE = tl.constexpr(1)
@@ -35,14 +41,30 @@ def make(
     for field in tl.static_range(len(rows)):
         if kind == 1 + field:
             at = index * len(rows) + field
-            make_forth(call, at, found, cells, rows[field], item_lines)
+            make_forth(call, at, found, cells, rows[field], item_lines, len(rows))
     if comes_back:
         if kind == 1 + len(rows):
             make_back(call, index, found, cells, rows[0], item_lines)
 
 
 @triton.jit
-def make_forth(call, index, found, cells, row: tl.constexpr, item_lines: tl.constexpr):
+def half(call):
+    """The half that boxes of the running call are in which dispatch copies; see `kept`."""
+    return tl.load(sync.array(call, words.TAKEN, tl.int64) + HALF)
+
+
+@triton.jit
+def forth(call, half, num_fields: tl.constexpr):
+    """What is said of these boxes, and the number of the first one."""
+    first = half * sync.word(call, words.MAX_BOXES) * num_fields
+    return sync.array(call, words.FORTH, tl.int64) + 1 + first + half * (BEFORE + 1), first
+
+
+@triton.jit
+def make_forth(
+    call, index, found, cells, row: tl.constexpr, item_lines: tl.constexpr,
+    num_fields: tl.constexpr,
+):  # fmt: skip
     """A box that dispatch copies."""
     first, num, points, _ = cells
     counts, start, end = of_piece.loops_of(found, row)
@@ -57,9 +79,10 @@ def make_forth(call, index, found, cells, row: tl.constexpr, item_lines: tl.cons
     to = found[2] * row[1] + first * cell_to
     rank = found[1] + first * found[3]
     size: tl.constexpr = boxes.SHAPE + len(shape)
-    box = sync.array(call, words.BOXES_FORTH, tl.int64) + index * size
+    said, first_box = forth(call, half(call), num_fields)
+    box = sync.array(call, words.BOXES_FORTH, tl.int64) + (first_box + index) * size
     boxes.store(box, (place, to, cell_from, cell_to, num, rank, found[3], items, 0) + shape, 0)
-    tl.store(sync.array(call, words.FORTH_BEFORE, tl.int64) + index, items * num)
+    tl.store(said + BEFORE + index, items * num)
 
 
 @triton.jit

@@ -9,7 +9,8 @@ twice, by either, and counted. Where all ranks keep their boxes nothing has chan
 done. Each tells the peers when what it has stored has come; the last one to leave waits until all
 of theirs have.
 
-The kernel may run beside the planner: its programs wait for the boxes.
+The kernel may run beside the planner: its programs wait for the boxes. Where these may be kept, each
+hears by itself whether they are, and of a small call it has read by then what it would copy.
 """
 
 import triton
@@ -19,8 +20,7 @@ from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync = load("words"), load("vectors"), load("sync")
 boxes, lines = load("boxes"), load("lines")
-of_piece, made_boxes, pieces = load("cells"), load("made_boxes"), load("pieces")
-kept = load("kept")
+of_piece, made_boxes, kept = load("cells"), load("made_boxes"), load("kept")
 
 MARKERS = tl.constexpr(16)  # one program in so many marks slots before it copies
 PLACES_OF_LIST = tl.constexpr(16)  # that items of many boxes are taken from
@@ -30,31 +30,48 @@ ARRIVED = tl.constexpr(1 << 16)  # of a rank in a dispatch; a program tells a pa
 
 @triton.jit
 def dispatch(
-    call, ticket, begun, source_fields, rows_at, rows: tl.constexpr, steps: tl.constexpr,
-    num_loops: tl.constexpr, lines_at_once: tl.constexpr, item_lines: tl.constexpr,
-    apart: tl.constexpr, fixed: tl.constexpr,
+    call, ticket, begun, source_fields, source_bytes, rows_at, rows: tl.constexpr,
+    steps: tl.constexpr, num_loops: tl.constexpr, lines_at_once: tl.constexpr,
+    item_lines: tl.constexpr, apart: tl.constexpr, fixed: tl.constexpr, holds: tl.constexpr,
 ):  # fmt: skip
     """``rows`` and ``fixed`` as in `pieces`; boxes have ``steps`` loops, marks ``num_loops``. A
     program copies so many of the ``lines_at_once`` of a field. Where segments must lie ``apart``,
-    ``begun`` is the address of i32, a bit a source cell, 0 all."""
+    ``begun`` is the address of i32, a bit a source cell, 0 all. Where a program ``holds`` an item,
+    of words of the one field, of boxes that may be kept, this has ``source_bytes``."""
     state = sync.array(call, words.STATE, tl.int32)
     epoch = tl.load(state + words.PLAN_EPOCH) + 1
-    sync.await_published(call, words.PLANNED, epoch)
-    counted = sync.array(call, words.NUM_BOXES, tl.int64)
-    num_boxes = tl.load(counted) * len(rows)
-    num_items = tl.load(counted + 1)
-    is_kept = num_boxes != num_boxes
+    half = tl.load(sync.array(call, words.FORTH, tl.int64))
+    said, _ = made_boxes.forth(call, half, len(rows))
+    num_items = tl.load(said + made_boxes.NUM_ITEMS)
+    is_kept = num_items != num_items
+    takes = num_items == num_items
+    times = tl.full((), 2, tl.int32)  # that a program looks for items, and for slots to mark
     if fixed:
-        is_kept = pieces.is_kept(call)
+        takes = num_items > tl.num_programs(0)
+        reads_ahead = holds
+        if holds:
+            reads_ahead = takes == 0
+        if reads_ahead:
+            is_kept = copy_ahead(
+                call, epoch, half, source_fields[0], source_bytes, rows_at[0], steps, item_lines
+            )
+            times = tl.where(is_kept, 0, 2)
+        else:
+            is_kept = kept.all_say_so(call, epoch)
+            times = tl.where(is_kept, 1, 2)
     if is_kept == 0:
+        sync.await_published(call, words.PLANNED, epoch)
+        half = made_boxes.half(call)
+        said, _ = made_boxes.forth(call, half, len(rows))
+        num_items = tl.load(said + made_boxes.NUM_ITEMS)
         num_items = tl.where(sync.aborted(call) != 0, 0, num_items)
-    places = tl.where(num_boxes > 1, PLACES_OF_LIST, 1)
+        if fixed:
+            takes = num_items > tl.num_programs(0)
+    num_boxes = tl.load(said + made_boxes.NUM_FORTH)
+    places = tl.where(takes & (num_boxes > 1), PLACES_OF_LIST, 1)
     part = (num_items + places - 1) // places
     num_turns = places * part
-    takes = num_turns == num_turns
-    if fixed:
-        takes = num_turns > tl.num_programs(0)
-    for time in range(tl.where(is_kept, 1, 2)):
+    for time in range(times):
         if (is_kept == 0) & ((time == 1) | (tl.program_id(0) % MARKERS == 0)):
             mark_all(call, epoch, num_loops)
         if apart:
@@ -67,42 +84,76 @@ def dispatch(
             item = turn % places * part + turn // places
             if item < num_items:
                 copy(
-                    call, num_boxes, item, source_fields, rows_at, rows, steps, lines_at_once,
-                    item_lines,
-                )  # fmt: skip
+                    call, half, item, source_fields, rows_at, rows, steps, lines_at_once, item_lines
+                )
             turn = following
     use = tl.load(sync.array(call, words.ROUTING, tl.int32) + words.USES) + 1
     if leave(call, is_kept):
         await_arrived(call, epoch)
         sync.follow()  # until the planner, too, has written all down
+        tl.store(sync.array(call, words.FORTH, tl.int64), half)
         sync.number_next(call, epoch, ticket, use)
         sync.tell_troubles(call)
 
 
 @triton.jit
+def copy_ahead(
+    call, epoch, half, source, source_bytes, rows_at, steps: tl.constexpr, item_lines: tl.constexpr
+):
+    """Copy the item that this program has if all ranks keep their boxes; whether they do. It reads
+    before it knows: of a source that is smaller now than boxes say, as much as there is."""
+    item = tl.program_id(0).to(tl.int64)
+    said, _ = made_boxes.forth(call, half, 1)
+    box, _, _, start, end, inside = ends_of(call, half, item, 1, steps)
+    first = (inside * item_lines).to(tl.int32)
+    last = tl.minimum(first + item_lines, tl.load(box + boxes.NUM_LINES).to(tl.int32))
+    last = tl.where(item < tl.load(said + made_boxes.NUM_ITEMS), last, first)
+    at, to, live, _ = lines.words_of(
+        box, source + start, rows_at + end, first, last, 0, steps, item_lines
+    )
+    there = (at >= source) & (at + boxes.LINE <= source + source_bytes)
+    found = lines.load_words(at, live & there)
+    is_kept = kept.all_say_so(call, epoch)
+    lines.store_words(to, found, live & is_kept)
+    return is_kept
+
+
+@triton.jit
 def copy(
-    call, num_boxes, item, source_fields, rows_at, rows: tl.constexpr, steps: tl.constexpr,
+    call, half, item, source_fields, rows_at, rows: tl.constexpr, steps: tl.constexpr,
     lines_at_once: tl.constexpr, item_lines: tl.constexpr,
 ):  # fmt: skip
     """An item of all boxes, which are of all fields in turn."""
-    size: tl.constexpr = boxes.STEPS + boxes.STEP_WORDS * steps
-    before = sync.array(call, words.FORTH_BEFORE, tl.int64)
-    index, item = lines.find(before, num_boxes, item)
-    box = sync.array(call, words.BOXES_FORTH, tl.int64) + index * size
-    num_cells = tl.load(box + boxes.NUM_CELLS)
-    # Cells in turn, that of the next rank first: ranks begin with different ones.
-    cell = (item % num_cells + sync.word(call, words.RANK) + 1) % num_cells
-    rank = tl.load(box + boxes.RANK) + cell * tl.load(box + boxes.RANK_STEP)
-    start = tl.load(box + boxes.FROM) + cell * tl.load(box + boxes.CELL_FROM)
-    end = tl.load(box + boxes.TO) + cell * tl.load(box + boxes.CELL_TO) + sync.window(call, rank)
+    box, which, rank, start, end, inside = ends_of(call, half, item, len(rows), steps)
     if of_piece.refuses(call, rank) == 0:
         for field in tl.static_range(len(rows)):
-            if index % len(rows) == field:
+            if which == field:
                 lines.copy_item(
-                    box, source_fields[field] + start, rows_at[field] + end, item // num_cells,
-                    item * 0, 0, 0, steps, rows[field][0], rows[field][3] < boxes.LINE,
+                    box, source_fields[field] + start, rows_at[field] + end, inside, inside * 0,
+                    0, 0, steps, rows[field][0], rows[field][3] < boxes.LINE,
                     lines_at_once[field], item_lines, False,
                 )  # fmt: skip
+
+
+@triton.jit
+def ends_of(call, half, item, num_fields: tl.constexpr, steps: tl.constexpr):
+    """What an item copies: its box, the field, the rank that has the other end, both ends, and its
+    number in its cell. There are fewer items than `boxes.MOST`."""
+    said, first = made_boxes.forth(call, half, num_fields)
+    num_boxes = tl.load(said + made_boxes.NUM_FORTH)
+    index, item = lines.find(said + made_boxes.BEFORE, num_boxes, item)
+    size: tl.constexpr = boxes.STEPS + boxes.STEP_WORDS * steps
+    box = sync.array(call, words.BOXES_FORTH, tl.int64) + (first + index) * size
+    num_cells = tl.maximum(tl.load(box + boxes.NUM_CELLS), 1).to(tl.uint32)
+    item = item.to(tl.uint32)
+    # Cells in turn, that of the next rank first: ranks begin with different ones.
+    me = sync.word(call, words.RANK).to(tl.uint32)
+    cell = ((item % num_cells + me + 1) % num_cells).to(tl.int64)
+    rank = tl.load(box + boxes.RANK) + cell * tl.load(box + boxes.RANK_STEP)
+    start = tl.load(box + boxes.FROM) + cell * tl.load(box + boxes.CELL_FROM)
+    end = tl.load(box + boxes.TO) + cell * tl.load(box + boxes.CELL_TO)
+    end += sync.window(call, rank)
+    return box, index % num_fields, rank, start, end, (item // num_cells).to(tl.int64)
 
 
 @triton.jit
@@ -115,7 +166,9 @@ def leave(call, is_kept):
         goes = sync.aborted(call) == 0
     if goes:
         arrive(call, tl.where(tl.program_id(0) == 0, ARRIVED - tl.num_programs(0) + 1, 1))
-    return sync.leave(sync.array(call, words.STATE, tl.int32))
+    # `arrive` comes behind all that was read and stored; this need not wait for it to get there.
+    state = sync.array(call, words.STATE, tl.int32)
+    return sync.is_last(state, tl.atomic_add(state + words.EXITS, 1, sem="relaxed"))
 
 
 @triton.jit

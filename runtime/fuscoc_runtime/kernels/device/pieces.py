@@ -88,7 +88,6 @@ def meet(
             tl.store(taken + STALE, 0)
             sync.publish(call, words.PLANNED, epoch)
             kept.renew(call, epoch)
-            plan.flag_counts(call, 0, 1)  # nobody reads any, but peers see that this rank goes on
         else:
             slots = tl.full((1,), 0, tl.int32) + num_slots.to(tl.int32)
             sources = reports.told_sources(call, 0, num_sources)
@@ -132,6 +131,8 @@ def write_down(
     stale = num_slots == num_slots
     if fixed:
         stale = kept.is_stale(call, given) | failed
+        half = tl.load(sync.array(call, words.FORTH, tl.int64))
+        tl.store(taken + made_boxes.HALF, tl.where(stale, 1 - half, half))
     tl.store(taken + STALE, stale.to(tl.int64))
     if stale:
         peers = tl.arange(0, words.MAX_RANKS)
@@ -141,13 +142,6 @@ def write_down(
     for start in range(0, (num_slots + 31) // 32, AT_ONCE):
         at = start + tl.arange(0, AT_ONCE)
         tl.store(filled + at, tl.full((AT_ONCE,), 0, tl.int32), mask=at * 32 < num_slots)
-
-
-@triton.jit
-def is_kept(call):
-    """Whether the boxes of all ranks are those of the dispatch before with the ring entry, so that
-    nothing is to be done. Boxes of looked-up entries never are."""
-    return tl.load(sync.array(call, words.TAKEN, tl.int64) + KEPT) != 0
 
 
 @triton.jit
@@ -187,7 +181,8 @@ def finish(
     """The last program to come here counts the items of all boxes and tells how many there are:
     ``each`` times the number at ``made``, or at ``kept_of`` if those that are there are right. So
     it is unless all ranks keep theirs."""
-    if (is_kept(call) == 0) & (part != MEETS):
+    is_kept = tl.load(sync.array(call, words.TAKEN, tl.int64) + KEPT) != 0
+    if (is_kept == 0) & (part != MEETS):
         tl.debug_barrier()  # the stores of every thread come first
         exits = sync.array(call, words.STATE, tl.int32) + words.EXITS
         if tl.atomic_add(exits, 1, sem="acq_rel", scope="sys") == tl.num_programs(0) - 1:
@@ -234,10 +229,11 @@ def add_up(counts, before, num):
 @triton.jit
 def add_up_all(call, num_boxes, num_fields: tl.constexpr, comes_back: tl.constexpr):
     """Add up the items of new boxes, also at the ranks that have been told them."""
-    forth = sync.array(call, words.FORTH_BEFORE, tl.int64)
-    counted = sync.array(call, words.NUM_BOXES, tl.int64)
-    tl.store(counted + 1, add_up(forth, forth, num_boxes * num_fields))
-    tl.store(counted, num_boxes)
+    said, _ = made_boxes.forth(call, made_boxes.half(call), num_fields)
+    before = said + made_boxes.BEFORE
+    tl.store(said + made_boxes.NUM_ITEMS, add_up(before, before, num_boxes * num_fields))
+    tl.store(said + made_boxes.NUM_FORTH, num_boxes * num_fields)
+    tl.store(sync.array(call, words.NUM_BOXES, tl.int64), num_boxes)
     if comes_back:
         arriving = sync.array(call, words.BACK_BEFORE, tl.int64)
         add_up(arriving, arriving, num_boxes)

@@ -16,6 +16,8 @@ from fuscoc_runtime.kernels.device import load
 
 words = load("words")
 
+POLLS = tl.constexpr(8)  # of a flag, before who waits looks whether anybody still does
+
 if triton.knobs.runtime.interpret:
 
     def pause():
@@ -219,10 +221,11 @@ def wait(call, flag, epoch, stage: tl.constexpr, peer, item):
         shown = 0
         stopped = 0
         while (behind > 0) & (stopped == 0):
-            stopped = aborted(call)
             behind = epoch - tl.atomic_add(flag, 0, sem="acquire", scope="sys")
             polls += 1
-            shown = show(call, polls, shown, stage, peer, item)
+            if polls % POLLS == 0:
+                stopped = aborted(call)
+                shown = show(call, polls, shown, stage, peer, item)
             pause()
         if behind <= 0:
             end_wait(call, shown)
@@ -277,9 +280,16 @@ def next_item(state, counter: tl.constexpr, num_items, takes):
 
 @triton.jit
 def leave(state):
-    """Whether this program is the last; that one resets the work counters."""
+    """Whether this program is the last, behind all that others have stored; that one resets the
+    work counters."""
     tl.debug_barrier()
-    last = tl.atomic_add(state + words.EXITS, 1) == tl.num_programs(0) - 1
+    return is_last(state, tl.atomic_add(state + words.EXITS, 1))
+
+
+@triton.jit
+def is_last(state, num_before):
+    """The same with how many programs have left before this one."""
+    last = num_before == tl.num_programs(0) - 1
     if last:
         tl.store(state + words.EXITS, 0)
         tl.store(state + words.NEXT_ITEM, 0)
