@@ -11,9 +11,8 @@ compiler.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from io import BytesIO
 from typing import Any
 
 from fuscoc.diagnostics import DiagnosticSink
@@ -91,29 +90,32 @@ def check_plans(shuffles: Sequence[CheckedShuffle], topologies: Sequence[Topolog
     for checked in (each for each in shuffles if each.is_static):
         item = compile_shuffle(checked)
         (entry,) = build_manifest(source, [item])["shuffles"]
-        _plans(item, decode(ShuffleSpec, entry), topologies, sink)
+        for _ in _plans(item, decode(ShuffleSpec, entry), topologies, sink):
+            pass
     sink.raise_errors()
 
 
 def _plans(
     item: CompiledShuffle, spec: ShuffleSpec, topologies: Sequence[Topology], sink: DiagnosticSink
-) -> list[tuple[Topology, Plan]]:
-    """The plans of a static shuffle; one report names all topologies for which there is none."""
+) -> Iterator[tuple[Topology, Plan]]:
+    """The plans of a static shuffle, one by one: they may be large. At the end, one report names
+    all topologies for which there is none."""
     if not spec.program.is_static:
-        return []
-    plans, problems = [], {}
+        return
+    problems = {}
     module = parse_module(item.dumps["L0"])
     for topology in topologies:
         try:
-            plans.append((topology, make_plan(module, spec, topology)))
+            plan = make_plan(module, spec, topology)
         except FuscoRuntimeError as error:
             problems[topology] = f"{error.code}: {error.message}"
+        else:
+            yield topology, plan
     if problems:
         names = " and ".join(map(str, problems))
         notes = [f"{topology}: {problem}" for topology, problem in problems.items()]
         message = f"`{spec.name}` cannot be planned for {names}"
         sink.report(CODE, item.checked.dispatch_span, message, notes=notes)
-    return plans
 
 
 def make_plan(module: Any, spec: ShuffleSpec, topology: Topology) -> Plan:
@@ -130,10 +132,9 @@ def make_plan(module: Any, spec: ShuffleSpec, topology: Topology) -> Plan:
 
 
 def _saved(plan: Plan) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="fuscoc-") as scratch:
-        path = Path(scratch) / "plan.npz"
-        plan.save(path)
-        return path.read_bytes()
+    file = BytesIO()
+    plan.write(file)
+    return file.getvalue()
 
 
 def _report_dynamic(checked: CheckedShuffle, sink: DiagnosticSink) -> None:

@@ -29,7 +29,7 @@ from threading import RLock
 from typing import Any
 
 from fuscoc.diagnostics import InternalError
-from fuscoc.dialect import kept_context, new_context
+from fuscoc.dialect import kept_context
 from fuscoc.dialect.attrs import attributes_remembered, verify
 from fuscoc.dialect.base import PassError
 from fuscoc.dialect.builder import build_module
@@ -139,7 +139,7 @@ def compile_to_ir(
 
 def parse_module(text: str) -> Any:
     """The module of a text that a dump holds; raises ``ir.MLIRError`` for any other."""
-    with _one_thread, new_context():
+    with _one_thread, kept_context():
         return ir.Module.parse(text)
 
 

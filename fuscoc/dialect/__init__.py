@@ -53,7 +53,7 @@ _kept: list[Any] = []
 
 
 def kept_context() -> Any:
-    """The context of one compile after the other: to make one takes a third of a compile's time.
+    """The context of one module after the other: to make one takes a third of a compile's time.
 
     It keeps every attribute that it was ever given, so that there is a new one now and then. For
     one thread at a time.

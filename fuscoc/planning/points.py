@@ -93,9 +93,11 @@ def _points(
         partial(explain_extents, shuffle, rank, given.inputs, given.extents),
     )  # fmt: skip
     of_point = np.repeat(entries, counts)
-    inner = np.arange(len(of_point)) - _before(counts)[of_point]
-    here = Region(arrays, {argument: of_point})
-    indices = [of_point, *here.row_major(inner, names[1:], here.extents(names[2:], extents[1:]))]
+    indices = [of_point]
+    if names[1:]:
+        here = Region(arrays, {argument: of_point})
+        inner = np.arange(len(of_point)) - _before(counts)[of_point]
+        indices += here.row_major(inner, names[1:], here.extents(names[2:], extents[1:]))
     region = Region(arrays, dict(zip(op.relation.blocks[0].arguments, indices, strict=True)))
     columns = {
         "source": np.arange(len(of_point)) // shuffle.program.num_points_each(topology.num_ranks),
@@ -105,7 +107,8 @@ def _points(
     ends = region.destination(point, arrays.constant(topology.num_ranks), packed)
     columns |= zip(("rank", "key" if packed else "slot"), ends, strict=True)
     full: dict[str, Any] = {
-        name: np.broadcast_to(each, of_point.shape).copy() for name, each in columns.items()
+        name: each if len(each) == len(of_point) else np.repeat(each, len(of_point))
+        for name, each in columns.items()
     }
     return Points(full, owners, length, given.inputs, given.extents)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -182,6 +184,16 @@ def test_an_impossible_output_is_an_error_without_a_traceback(fuscoc, tmp_path: 
 
 def test_version(fuscoc) -> None:
     assert fuscoc("--version")[1] == "fuscoc 0.1.0\n"
+
+
+@pytest.mark.parametrize("loaded", ["triton", "fuscoc.dialect, islpy"])
+def test_the_end_is_silent(loaded: str) -> None:
+    """Bindings may report what is not freed; a command looks for no garbage at its end."""
+    code = f"import {loaded}; from fuscoc.cli import main; main()"
+    command = [sys.executable, "-c", code, "--version"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("fuscoc ")
+    assert ran.stderr == ""
 
 
 def test_compile_plans_static_shuffles(fuscoc, tmp_path: Path) -> None:

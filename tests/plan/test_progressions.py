@@ -48,7 +48,7 @@ def num_stored(pools: dict[str, Any]) -> int:
 @settings(max_examples=400)
 def test_every_column_comes_back(values: list[list[int]]) -> None:
     wanted = {f"c{number}": int64(each) for number, each in enumerate(values)}
-    forms, pools = pack(wanted)
+    forms, pools = pack(wanted.items())
     found = unpack(json.loads(json.dumps(forms)), pools)
     assert found.keys() == wanted.keys()
     for name, column in wanted.items():
@@ -61,7 +61,7 @@ def test_every_column_comes_back(values: list[list[int]]) -> None:
 def test_the_size_is_that_of_the_radices(column: list[int]) -> None:
     """Up to 64000 values; the extents of the digits do not matter. Up to 40 progressions may run
     into the next one, and are longer than the rest."""
-    _, pools = pack({"affine": int64(column)})
+    _, pools = pack([("affine", int64(column))])
     changes = np.flatnonzero(np.diff(column, 2)) + 1
     lengths = np.diff(changes, prepend=0, append=len(column) - 1)
     are_alike = len(set(lengths[lengths > 1].tolist())) <= 1
@@ -71,29 +71,60 @@ def test_the_size_is_that_of_the_radices(column: list[int]) -> None:
 @given(st.lists(st.integers(-(2**15), 2**15 - 1), min_size=1))
 def test_no_column_grows(values: list[int]) -> None:
     column = int64(values)
-    _, pools = pack({"any": column})
+    _, pools = pack([("any", column)])
     assert sum(pool.nbytes for pool in pools.values()) <= column.astype(np.int16).nbytes
+
+
+def num_progressions(values: list[int]) -> int:
+    """From left to right, each as long as it can be; the last one may be of a single value."""
+    found = begin = 0
+    while begin < len(values):
+        end = begin + 2
+        while end < len(values):
+            step = values[begin + 1] - values[begin]
+            if (values[end] - values[end - 1] - step) % 2**64:
+                break
+            end += 1
+        begin, found = end, found + 1
+    return found
+
+
+@given(columns())
+@settings(max_examples=200)
+def test_the_smaller_of_long_progressions_and_a_narrow_leaf(values: list[int]) -> None:
+    limits = {name: np.iinfo(name) for name in ("u1", "i1", "u2", "i2", "u4", "i4", "i8")}
+    narrow = next(
+        name for name, of in limits.items() if all(of.min <= value <= of.max for value in values)
+    )
+    forms, pools = pack([("any", int64(values))])
+    _, shape = forms["any"]
+    if isinstance(shape, str):
+        assert shape == narrow
+        assert pools[shape].tolist() == values
+    else:
+        assert shape[0] == num_progressions(values)
+        assert sum(pool.nbytes for pool in pools.values()) < len(values) * np.dtype(narrow).itemsize
 
 
 def test_worked_examples() -> None:
     """The module's own; a transpose; what has no pattern; and what does not fit."""
     rows = [first + i for first in range(0, 800, 8) for i in range(4)]
-    forms, pools = pack({"rows": int64(rows)})
+    forms, pools = pack([("rows", int64(rows))])
     one = [1, "u1", "u1", "u1"]
     assert forms == {"rows": [400, [100, one, one, one]]}
     assert pools["u1"].tolist() == [0, 8, 100, 1, 0, 100, 4, 0, 100]
     assert pools.keys() == {"u1"}
 
     transpose = np.arange(64 * 64).reshape(64, 64).T.ravel()
-    assert num_stored(pack({"transpose": transpose})[1]) == 9
+    assert num_stored(pack([("transpose", transpose)])[1]) == 9
 
     random = np.random.default_rng(0).permutation(1000)
-    forms, pools = pack({"random": random})
+    forms, pools = pack([("random", random)])
     assert forms == {"random": [1000, "u2"]}
     assert np.array_equal(pools["u2"], random)
 
     far = np.resize(int64([LOW, HIGH]), 100)
-    forms, pools = pack({"far": far})
+    forms, pools = pack([("far", far)])
     assert num_stored(pools) == 9
     assert np.array_equal(unpack(forms, pools)["far"], far)
 
@@ -148,7 +179,7 @@ def test_damage_is_refused_or_read_as_other_columns(
     data: st.DataObject, values: list[list[int]]
 ) -> None:
     """No other exception, and no column of another length than its form says."""
-    forms, pools = pack({f"c{number}": int64(each) for number, each in enumerate(values)})
+    forms, pools = pack((f"c{number}", int64(each)) for number, each in enumerate(values))
     words = json.dumps(forms).replace("[", "[ ").replace("]", " ]").replace(",", " ,").split(" ")
     place = data.draw(st.integers(0, len(words) - 1))
     words[place] = data.draw(st.sampled_from(["0", "1", "3", '"u1"', '"i8"', "[]", "null", "-1"]))

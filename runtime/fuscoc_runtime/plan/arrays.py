@@ -68,6 +68,12 @@ def columns(table: Array) -> tuple[Array, ...]:
     return table.t().contiguous().unbind(0)
 
 
+def take_rows(table: Array, order: Array) -> Array:
+    """Rows of a table, in an order."""
+    # What ``table[order]`` takes four times as long for in numpy, where rows are short.
+    return table.take(order, axis=0) if isinstance(table, np.ndarray) else table[order]
+
+
 def every(step: int, values: Array) -> Array:
     """The first of every ``step`` values, dense."""
     found = values[::step]

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from fuscoc_runtime.comm.lockstep import run_lockstep
 from fuscoc_runtime.errors import FuscoRuntimeError
+from fuscoc_runtime.files import whole_file
 from fuscoc_runtime.manifest.program import Rules
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan.choose import arrange_stages, check_rule
@@ -98,8 +100,13 @@ class Plan:
         return self.shuffle.program.exchange
 
     def save(self, path: str | Path) -> None:
-        """Write an ``.npz`` file, in one step; the same plan gives the same bytes."""
-        write(Path(path), self.shuffle, self.topology, self.ranks, self.model, self.schedule)
+        """Write an ``.npz`` file, in one step, so that no reader sees half of it."""
+        with whole_file(path) as file:
+            self.write(file)
+
+    def write(self, file: IO[bytes]) -> None:
+        """Write the bytes of an ``.npz`` file; the same plan gives the same ones."""
+        write(file, self.shuffle, self.topology, self.ranks, self.model, self.schedule)
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:

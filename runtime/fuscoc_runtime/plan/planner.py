@@ -88,7 +88,8 @@ def plan_with_weights(
     described = describe(ctx, listed, slots, census, forwarding, shares.rows[ctx.rank])
     words, forwards, arrived = yield from _tell(ctx, described, census, forwarding, weights)
     if ctx.program.target.kind == "dense":
-        yield from _agree_on_slots(ctx, census, words)
+        sources = points.columns["source"]
+        yield from _agree_on_slots(ctx, census, words, sources, described.point_order)
     if wire.hands_over:
         blocks = split(forwards, forwarding.pairs[:, ctx.rank].tolist())
         order = landing_order(ctx.topology, ctx.topology.local_rank(ctx.rank))
@@ -174,10 +175,13 @@ def _tell(
 
 
 def _agree_on_slots(
-    ctx: PlanContext, census: Census, words: Array
+    ctx: PlanContext, census: Census, words: Array, sources: Array, order: Array
 ) -> Generator[Request, Any, None]:
     """Raise on all ranks what is wrong with the given slots of any. Devices tell whether there is
-    anything, so no host waits for its own."""
+    anything, so no host waits for its own.
+
+    ``sources`` [num_points] and the ``order`` in which points are sent: for messages.
+    """
     length, counts = int(census.length[ctx.rank]), census.points[:, ctx.rank]
     # Of a target that is too large, the table to find overlaps with does not fit either.
     found = attempt(ctx.rank, lambda: any_wrong_slot(words, length))
@@ -185,8 +189,9 @@ def _agree_on_slots(
     if isinstance(found, FuscoRuntimeError):
         problem, [found] = found, upload([np.ones(1, np.int64)], ctx.device)
     if (yield AllGather(found)).any():
+        told = yield _part(ctx, sources[order], census.points)
         if problem is None:
-            problem = attempt(ctx.rank, lambda: check_slots(ctx, words, counts, length))
+            problem = attempt(ctx.rank, lambda: check_slots(ctx, words, told, counts, length))
         yield from agree(problem)
 
 

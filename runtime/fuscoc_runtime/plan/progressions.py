@@ -17,14 +17,18 @@ Arithmetic is modulo 2**64, so any int64 comes back, whatever the differences ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
+from fuscoc_runtime.plan.arrays import differs
 from fuscoc_runtime.plan.flows import Int64Array
 
 TYPES = {name: np.dtype(f"<{name}") for name in ("u1", "i1", "u2", "i2", "u4", "i4", "i8")}
+LIMITS = {
+    name: (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)) for name, dtype in TYPES.items()
+}
 SHAPE_BYTES = 16
 """What the text of a shape that is no leaf takes, about."""
 
@@ -33,14 +37,15 @@ Leaves = list[np.ndarray[Any, Any]]
 
 
 def pack(
-    columns: Mapping[str, Int64Array],
+    columns: Iterable[tuple[str, Int64Array]],
 ) -> tuple[dict[str, list[Any]], dict[str, np.ndarray[Any, Any]]]:
     """The forms of columns, by their names, and the pools, by those of ``TYPES`` that occur.
 
-    ``columns``: int64 [any length] each. The same columns give the same forms and pools.
+    ``columns``: names and int64 [any length] each, of which only one at a time has to be there. The
+    same columns give the same forms and pools.
     """
     forms, leaves = {}, []
-    for name, values in columns.items():
+    for name, values in columns:
         shape, found = _encode(values)
         forms[name] = [len(values), shape]
         leaves += found
@@ -72,19 +77,20 @@ def unpack(forms: Mapping[str, Any], pools: Mapping[str, Any]) -> dict[str, Int6
 
 def _encode(values: Int64Array) -> tuple[Shape, Leaves]:
     """The smaller of a leaf and of progressions."""
-    name, leaf = _narrow(values)
-    if leaf.nbytes <= SHAPE_BYTES:
-        return name, [leaf]
+    if len(values) <= SHAPE_BYTES and _leaf_bytes(values) <= SHAPE_BYTES:
+        return _leaf(values)
     begins, steps, counts = _split(values)
     of_steps, step_leaves = _encode(steps)
     if 4 * len(steps) > len(values) and isinstance(of_steps, str):
-        return name, [leaf]  # no pattern: do not look for one in ever shorter columns
+        return _leaf(values)  # no pattern: do not look for one in ever shorter columns
     of_begins, begin_leaves = _encode(begins)
     of_counts, count_leaves = _encode(counts)
     leaves = begin_leaves + step_leaves + count_leaves
     shape: Shape = [len(begins), of_begins, of_steps, of_counts]
     size = sum(each.nbytes for each in leaves) + SHAPE_BYTES * _num_split(shape)
-    return (shape, leaves) if size < leaf.nbytes else (name, [leaf])
+    # A leaf takes at least a byte a value; how much it takes is rarely asked, as it takes a while.
+    is_smaller = size < len(values) or size < _leaf_bytes(values)
+    return (shape, leaves) if is_smaller else _leaf(values)
 
 
 def _num_split(shape: Shape) -> int:
@@ -92,32 +98,37 @@ def _num_split(shape: Shape) -> int:
     return 0 if isinstance(shape, str) else 1 + sum(map(_num_split, shape[1:]))
 
 
-def _narrow(values: Int64Array) -> tuple[str, np.ndarray[Any, Any]]:
+def _leaf(values: Int64Array) -> tuple[Shape, Leaves]:
+    name = _narrowest(values)
+    return name, [values.astype(TYPES[name])]
+
+
+def _leaf_bytes(values: Int64Array) -> int:
+    return len(values) * TYPES[_narrowest(values)].itemsize
+
+
+def _narrowest(values: Int64Array) -> str:
+    """The type of the smallest leaf."""
     low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
-    for name, dtype in TYPES.items():
-        if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
-            return name, values.astype(dtype)
-    raise AssertionError("int64 holds all int64")
+    return next(name for name, (least, most) in LIMITS.items() if least <= low and high <= most)
 
 
 def _split(values: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
     """First values, steps and lengths of the progressions that follow each other in ``values``,
     int64 [2 or more]; each as long as it can be, from left to right."""
-    differences = values[1:] - values[:-1]
-    changes = np.flatnonzero(differences[1:] != differences[:-1]) + 1
-    first = np.concatenate([[0], changes])  # of every run of equal differences
-    single = np.diff(first, append=len(differences)) == 1
+    differences: Any = values[1:] - values[:-1]
+    changes = differs(differences)
+    first = np.flatnonzero(changes)  # of every run of equal differences
+    is_single = np.append(changes[1:], True)[first]
     # A progression ends with its run; the difference behind it only leads to the next progression.
     # So a longer run always has one, and of single differences in a row every other one is one,
     # from the second behind a longer run, or from the very first.
     run = np.arange(len(first))
-    taken = (run - np.maximum.accumulate(np.where(single, 0, run))) % 2 == 0
-    begin = first.copy()
-    begin[1:] += taken[:-1]
-    begin = begin[taken]
+    taken = (run - np.maximum.accumulate(np.where(is_single, 0, run))) & 1 == 0
+    begin = first[taken] + np.append(False, taken[:-1])[taken]
     if not taken[-1]:  # the last difference leads to the last value, which is alone
         begin = np.append(begin, len(differences))
-    steps = differences[np.minimum(begin, len(differences) - 1)]
+    steps = differences.take(begin, mode="clip")  # of the last value, any
     return values[begin], steps, np.diff(begin, append=len(values))
 
 

@@ -53,7 +53,7 @@ def receive(
 ) -> tuple[dict[str, DescriptorList], Array]:
     """Lists of this rank as forwarder and as destination, and ``RankPlan.row_index``.
 
-    ``words`` [num_points, 2 or 3], ``forwards`` [num_pairs, 2]: what ``describe_points`` and
+    ``words`` [num_points, 2], ``forwards`` [num_pairs, 2]: what ``describe_points`` and
     ``describe_forwards`` of every source sent, by source rank; ``forwards`` in the order of the
     landing rows.
     """
@@ -84,13 +84,13 @@ def target_lists(
 ) -> tuple[dict[str, DescriptorList], Array]:
     """Lists of this rank as destination, and ``RankPlan.row_index``.
 
-    ``words`` [num_points, 2 or 3]: what ``describe_points`` of every source sent, by source rank.
+    ``words`` [num_points, 2]: what ``describe_points`` of every source sent, by source rank.
     """
     m = ctx.topology.ranks_per_node
     num_pairs = int(arriving.pairs.sum())
     near = arriving.near(ctx.topology, ctx.rank)
     num_near = arriving.num_near_pairs(ctx.topology, ctx.rank)
-    slot, word = columns(words[:, :2])
+    slot, word = columns(words)
     is_lead, place = word >= 0, iota(slot)
     end = place + count(place + word.clip(max=0), len(slot))
     # Leads first, of which those of this node come before the others; then further points.
@@ -135,14 +135,17 @@ def any_wrong_slot(words: Array, length: int) -> Array:
 
 
 def check_slots(
-    ctx: PlanContext, words: Array, point_counts: Int64Array, length: int
+    ctx: PlanContext, words: Array, sources: Array, point_counts: Int64Array, length: int
 ) -> FuscoRuntimeError | None:
-    """The first slot that lies outside the target, or else the lowest that is written twice."""
+    """The first slot that lies outside the target, or else the lowest that is written twice.
+
+    ``sources`` [num_points]: the segments that the points are of, at the ranks that sent them.
+    """
     slot = words[:, 0]
 
     def source(position: int) -> tuple[int, int]:
         rank = int(np.searchsorted(point_counts.cumsum(), position, side="right"))
-        return rank, int(words[position, 2])
+        return rank, int(sources[position])
 
     outside = positions((slot < 0) | (slot >= length))
     if len(outside):

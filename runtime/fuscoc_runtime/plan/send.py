@@ -14,7 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from fuscoc_runtime.arrays import Array, namespace
-from fuscoc_runtime.plan.arrays import count, every, highest_so_far, iota, stable_order, upload
+from fuscoc_runtime.plan.arrays import (
+    count,
+    every,
+    highest_so_far,
+    iota,
+    stable_order,
+    take_rows,
+    upload,
+)
 from fuscoc_runtime.plan.census import Census
 from fuscoc_runtime.plan.flows import Int64Array
 from fuscoc_runtime.plan.forwarders import Forwarding
@@ -163,28 +171,23 @@ def describe_points(
 ) -> tuple[Array, Array]:
     """For every destination rank, in (source, domain) order, what it needs to know of each point.
 
-    Returns (order [num_live_points], words [num_live_points, ``word_width``]); the words are the
-    slot, the writer and, for a dense target, the source. The writer of a pair's lead is ``position
-    * m + local rank`` of the row that brings it, in the list of the rank that writes it (``direct``
-    of the source, ``forward`` of the forwarder); of a further point it is minus the distance to the
-    lead.
+    Returns (order [num_live_points], words [num_live_points, 2]); the words are the slot and the
+    writer. The writer of a pair's lead is ``position * m + local rank`` of the row that brings it,
+    in the list of the rank that writes it (``direct`` of the source, ``forward`` of the forwarder);
+    of a further point it is minus the distance to the lead.
     """
     m = ctx.topology.ranks_per_node
     xp = namespace(live.point)
     lead = xp.concatenate([hops.direct.lead, hops.remote.lead])
     writer = xp.zeros_like(live.point)
-    writer[lead] = lead
-    writer = highest_so_far(writer) - iota(live.point)
+    if len(lead) < len(writer):  # pairs have further points
+        writer[lead] = lead
+        writer = highest_so_far(writer) - iota(live.point)
     writer[hops.direct.lead] = iota(hops.direct.lead) * m + ctx.topology.local_rank(ctx.rank)
     writer[hops.remote.lead] = served.position * m + served.forwarder % m
     order = stable_order(live.rank, ctx.topology.num_ranks)
-    words = xp.stack([slots.point_slot, writer, live.source][: word_width(ctx)], 1)
-    return order, words[order]
-
-
-def word_width(ctx: PlanContext) -> int:
-    """Words that describe a point: only errors of a dense target tell of sources."""
-    return 2 if ctx.program.target.kind == "packed" else 3
+    words = xp.stack([slots.point_slot, writer], 1)
+    return order, take_rows(words, order)
 
 
 def describe_forwards(ctx: PlanContext, hops: Hops, point_row: Array, served: Served) -> Array:

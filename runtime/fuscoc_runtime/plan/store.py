@@ -7,16 +7,16 @@ Columns of all ranks are joined end to end, with their lengths beside them, and 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from fuscoc_runtime.arrays import Array, on_host, split
 from fuscoc_runtime.errors import ArtifactError
-from fuscoc_runtime.files import NO_ARRAYS, whole_file
+from fuscoc_runtime.files import NO_ARRAYS
 from fuscoc_runtime.manifest.decode import decode
 from fuscoc_runtime.manifest.encode import encode
 from fuscoc_runtime.manifest.schema import ShuffleSpec
@@ -41,39 +41,27 @@ TRANSFERS = ("stage", "peer", "begin", "end")
 WIRE = ("num_stages", "hands_over")
 
 
+Column = tuple[str, Int64Array]
+"""A part of what a file holds: its name, and int64 of one dimension."""
+
 Columns = dict[str, Int64Array]
-"""What a file holds, by name: int64 of one dimension."""
+"""All of it, by name."""
 
 Parts = tuple[ShuffleSpec, Topology, tuple[RankPlan, ...], CostModel, Schedule | None]
 """Of a ``Plan``, in its order."""
 
 
 def write(
-    path: Path,
+    file: IO[bytes],
     shuffle: ShuffleSpec,
     topology: Topology,
     ranks: Sequence[RankPlan],
     model: CostModel,
     schedule: Schedule | None,
 ) -> None:
-    """Write the parts of a plan, in one step, so that no reader sees half of it."""
+    """Write the parts of a plan."""
     lists = {name: sorted(columns) for name, columns in sorted(ranks[0].lists.items())}
-    columns: Columns = {}
-    for name, names in lists.items():
-        for column in names:
-            _join(columns, f"{name}.{column}", [each.lists[name][column] for each in ranks])
-    for name in TENSORS:
-        _join(columns, name, [getattr(each, name) for each in ranks])
-    _join_wires(columns, [each.wire for each in ranks])
-    for name in COUNTS:
-        _flatten(columns, name, [getattr(each, name) for each in ranks])
-    _flatten(columns, "num_sources", [each.num_sources for each in ranks])
-    for name in ("rows", "max_rows"):
-        _flatten(columns, name, [astuple(getattr(each, name)) for each in ranks])
-    if schedule is not None:
-        for name in STAGES:
-            _flatten(columns, name, getattr(schedule, name))
-    forms, pools = pack(columns)
+    forms, pools = pack(_columns(lists, ranks, schedule))
     header = {
         "format": FORMAT,
         "shuffle": encode(shuffle),
@@ -85,8 +73,7 @@ def write(
     }
     text = json.dumps(header, separators=(",", ":"))
     arrays: dict[str, Any] = {HEADER: np.array(text.encode()), **pools}
-    with whole_file(path) as file:
-        np.savez(file, **arrays)
+    np.savez(file, **arrays)
 
 
 def read(path: Path) -> Parts:
@@ -108,6 +95,41 @@ def read(path: Path) -> Parts:
         raise ArtifactError(str(path), "there is no such file") from error
     except (OSError, *NO_ARRAYS) as error:
         raise ArtifactError(str(path), f"is not a plan: {error}") from error
+
+
+def _columns(
+    lists: Mapping[str, Sequence[str]], ranks: Sequence[RankPlan], schedule: Schedule | None
+) -> Iterator[Column]:
+    """What a file holds, made one by one: columns of all ranks may take much memory."""
+    for name, names in lists.items():
+        for column in names:
+            yield from _join(f"{name}.{column}", [each.lists[name][column] for each in ranks])
+    for name in TENSORS:
+        yield from _join(name, [getattr(each, name) for each in ranks])
+    for name in WIRE:
+        yield _flatten(name, [getattr(each.wire, name) for each in ranks])
+    for side in SIDES:
+        for name in TRANSFERS:
+            parts = [getattr(getattr(each.wire, side).transfers, name) for each in ranks]
+            yield from _join(f"{side}.{name}", parts)
+    for name in COUNTS:
+        yield _flatten(name, [getattr(each, name) for each in ranks])
+    yield _flatten("num_sources", [each.num_sources for each in ranks])
+    for name in ("rows", "max_rows"):
+        yield _flatten(name, [astuple(getattr(each, name)) for each in ranks])
+    if schedule is not None:
+        for name in STAGES:
+            yield _flatten(name, getattr(schedule, name))
+
+
+def _join(name: str, parts: Sequence[Array]) -> Iterator[Column]:
+    yield name, np.concatenate([on_host(part) for part in parts])
+    yield _flatten(f"{name}.length", [len(part) for part in parts])
+
+
+def _flatten(name: str, table: Any) -> Column:
+    """A table, row by row, such as of some numbers of every rank."""
+    return name, np.array(table, np.int64).reshape(-1)
 
 
 def _read(header: Mapping[str, Any], columns: Columns) -> Parts:
@@ -139,15 +161,6 @@ def _read(header: Mapping[str, Any], columns: Columns) -> Parts:
     return shuffle, topology, ranks, model, schedule
 
 
-def _join_wires(columns: Columns, wires: Sequence[Wire]) -> None:
-    for name in WIRE:
-        _flatten(columns, name, [getattr(each, name) for each in wires])
-    for side in SIDES:
-        for name in TRANSFERS:
-            parts = [getattr(getattr(each, side).transfers, name) for each in wires]
-            _join(columns, f"{side}.{name}", parts)
-
-
 def _split_wires(columns: Columns, counts: Sequence[Sequence[tuple[int, ...]]]) -> list[Wire]:
     """``counts``: those of ``SIDES``, by rank."""
     num_ranks = len(counts[0])
@@ -163,20 +176,10 @@ def _split_wires(columns: Columns, counts: Sequence[Sequence[tuple[int, ...]]]) 
     ]
 
 
-def _join(columns: Columns, name: str, parts: Sequence[Array]) -> None:
-    columns[name] = np.concatenate([on_host(part) for part in parts])
-    _flatten(columns, f"{name}.length", [len(part) for part in parts])
-
-
 def _split(columns: Columns, name: str, num_ranks: int) -> list[Array]:
     lengths = _entries(columns, f"{name}.length", num_ranks)
     # A column has memory of its own: kernels are given its address.
     return [part.copy() for part in split(columns[name], lengths)]
-
-
-def _flatten(columns: Columns, name: str, table: Any) -> None:
-    """Enter a table, row by row, such as of some numbers of every rank."""
-    columns[name] = np.array(table, np.int64).reshape(-1)
 
 
 def _entries(columns: Columns, name: str, num_ranks: int) -> list[int]:
