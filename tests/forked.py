@@ -25,6 +25,7 @@ import pytest
 from fuscoc_runtime.demo import launcher, worker
 from tests.engine.pool import IMPORTED
 
+_CONTEXT = multiprocessing.get_context("forkserver")
 WORKER = [sys.executable, "-m", worker.__name__]
 
 
@@ -118,10 +119,9 @@ def _fork(
     function: Callable[..., None],
     *arguments: Any,
 ) -> BaseProcess:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(IMPORTED)
+    _CONTEXT.set_forkserver_preload(IMPORTED)
     files = [_Passed(each.fileno()) for each in outputs]
-    process = context.Process(target=_be, args=(files, environment, function, arguments))
+    process = _CONTEXT.Process(target=_be, args=(files, environment, function, arguments))
     process.start()
     return process
 
