@@ -34,7 +34,10 @@ def run_program(script: Path, *arguments: str, folder: Path) -> subprocess.Compl
     command = [str(script), *arguments]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = _fork((out, err), dict(os.environ), _be_program, command, folder)
-        process.join()
+        try:
+            process.join()
+        finally:
+            process.kill()  # where the test's time is up
         printed = []
         for each in (out, err):
             each.seek(0)
