@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fuscoc.pipeline import PASS_NAMES
+from tests.forked import forked_ranks  # noqa: F401  # the fixture
 from tests.specs import repeating
 
 MOE = Path("examples/moe.fsc")
@@ -135,6 +136,7 @@ def test_every_pass_is_printed_in_order(fuscoc) -> None:
     assert printed == list(PASS_NAMES)
 
 
+@pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.parametrize(("spec", "options"), [(MOE, SMALL), (VIT, ())])
 def test_run_verifies_a_spec(fuscoc, spec: Path, options: tuple[str, ...]) -> None:
     code, out, err = fuscoc("run", spec, "--ranks", "2", "--tokens", "4", *options)
@@ -218,6 +220,7 @@ def test_compile_plans_static_shuffles(fuscoc, tmp_path: Path) -> None:
     assert json.loads((out / "manifest.json").read_text()) == manifest
 
 
+@pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.parametrize(
     ("spec", "ranks", "nodes"),
     [

@@ -11,11 +11,12 @@ from tests.codegen.buffers import FILLING, NUM_ROWS, Node, draw_distinct, draw_e
 from tests.codegen.memory import filled, int64s, zeros
 from tests.codegen.scenes import scene
 from tests.codegen.specs import ITEM_BYTES, blocks, built, built_of
+from tests.drawn import at_night
 
 COPIES = ["moe", "moe_odd", "vit", "vit_nchw", "three_fields", "tiles", "wide_tiles"]
 
 
-@settings(max_examples=40)
+@settings(max_examples=at_night(40))
 @given(data=st.data(), name=st.sampled_from(COPIES), num_programs=st.integers(1, 3))
 def test_pack(data: st.DataObject, name: str, num_programs: int) -> None:
     kernels, given = built(name), scene(name, np.random.default_rng(1))

@@ -28,6 +28,7 @@ from fuscoc.source import SourceFile
 from tests.codegen.memory import int64s
 from tests.codegen.specs import SPECS, built_from, built_of
 from tests.dialect.support import check_golden, fresh_context
+from tests.drawn import at_night
 from tests.specs import moe, moe_fp8, rebalanced, redistribute, vit_patches
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -195,7 +196,7 @@ def nasty(names: Sequence[str], packed: bool) -> CheckedShuffle:
     return check_file(SourceFile("nasty.fsc", text)).shuffles[0]
 
 
-@settings(max_examples=30)
+@settings(max_examples=at_night(30))
 @given(
     names=st.lists(st.sampled_from(NASTY), min_size=7, max_size=7, unique=True),
     packed=st.booleans(),

@@ -19,6 +19,7 @@ from fuscoc_runtime.engine.sizes import worst_capacity
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.scalar import Scope, evaluate, parse
 from fuscoc_runtime.topology import Topology
+from tests.drawn import at_night
 from tests.engine import distinct_work, specs
 from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
@@ -106,7 +107,7 @@ FIVE = st.lists(st.integers(1, 40), min_size=5, max_size=5)  # calls of a spec, 
 
 
 @given(st.integers(1, 4), FIVE, st.integers(1, 9), st.sampled_from([1, 4, 128]))
-@settings(max_examples=20)
+@settings(max_examples=at_night(20))
 def test_no_routing_takes_more(num_ranks: int, calls: list[int], topk: int, align: int) -> None:
     """Never more than without the promise, and for 1 key a rank a row of every segment."""
     keys = num_ranks
@@ -129,7 +130,7 @@ def test_made_up_keys_are_distinct(text: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=30)
+@settings(max_examples=at_night(30))
 def test_drawn_keys_are_distinct(data: st.DataObject) -> None:
     spec = load_spec(GRID)
     found = named(data.draw(cases(spec, max_nodes=2, max_ranks_per_node=2)).ranks)

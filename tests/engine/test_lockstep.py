@@ -13,6 +13,7 @@ from fuscoc_runtime.demo.generate import generate
 from fuscoc_runtime.demo.verify import check_result, expect
 from fuscoc_runtime.reference import RankData, combine
 from fuscoc_runtime.topology import Topology
+from tests.drawn import at_night
 from tests.engine import specs
 from tests.engine.lockstep import dispatch, inputs_of, lockstep, round_trip
 
@@ -205,7 +206,7 @@ def test_handle_describes_the_dispatch() -> None:
     assert "8 slots, 3 keys" in repr(handle)
 
 
-@settings(max_examples=30)
+@settings(max_examples=at_night(30))
 @given(st.data())
 def test_stats_add_up(data: st.DataObject) -> None:
     shuffle = lockstep(specs.routed("f32"), "3x2")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from torch import Tensor
 from fuscoc_runtime.errors import FuscoRuntimeError
 from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.topology import Topology
+from tests.forked import run_program
 from tests.static import specs
 
 RANKS, BUCKETS, WIDTH = 4, 8, 3
@@ -89,10 +88,8 @@ def joined(some: list[Tensor]) -> Tensor:
 
 
 def test_the_example_runs(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "examples/ragged_text.py"), "--ranks", "2"]
-    done = subprocess.run(
-        [*command, "--texts", "6"], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
+    options = ("--ranks", "2", "--texts", "6")
+    done = run_program(ROOT / "examples/ragged_text.py", *options, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("verified: every text has the vector that it has by itself\n")
 

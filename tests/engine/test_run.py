@@ -23,13 +23,16 @@ from fuscoc_runtime.run import RankDiedError, run
 from fuscoc_runtime.topology import Topology
 from tests.altered import digest_anew
 from tests.engine import specs
+from tests.forked import forked_ranks  # noqa: F401  # the fixture
 
 PATIENCE_SECONDS = 120
+FORKED = pytest.mark.usefixtures("forked_ranks")
 IS_RANK_1 = "__import__('torch').distributed.get_rank() == 1"
 
 T = TypeVar("T")
 
 
+@FORKED
 def test_report() -> None:
     report = run(
         specs.artifact(specs.routed("bf16")).path, ranks=4, nodes=2, tokens=8, device="cpu"
@@ -43,6 +46,7 @@ def test_report() -> None:
     assert all(rank.dispatch_ms > rank.planning_ms > 0 for rank in report.ranks)
 
 
+@FORKED
 def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     path = str(specs.artifact(specs.patches()).path)
     assert main(["run", path, "--ranks", "2", "--tokens", "3", "--device", "cpu"]) == 0
@@ -51,6 +55,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.count("verified") == 2
 
 
+@FORKED
 def test_progress_and_awkward_data() -> None:
     phases: list[str] = []
     handler = signal.getsignal(signal.SIGTERM)
@@ -154,18 +159,21 @@ def with_kernel_line(tmp_path: Path, line: str) -> Path:
     return copy
 
 
+@FORKED
 def test_a_dead_rank_is_named_and_the_others_end(tmp_path: Path) -> None:
     line = f"import os\nif {IS_RANK_1}: os.kill(os.getpid(), 9)"
     with pytest.raises(RankDiedError, match=r"(?s)rank 1 ended with SIGKILL"):
         run(with_kernel_line(tmp_path, line), ranks=3, device="cpu", timeout=PATIENCE_SECONDS)
 
 
+@FORKED
 def test_a_failing_rank_is_shown(tmp_path: Path) -> None:
     line = f"if {IS_RANK_1}: raise KeyError('broken kernel')"
     with pytest.raises(RankDiedError, match=r"(?s)rank 1 failed:.*broken kernel"):
         run(with_kernel_line(tmp_path, line), ranks=2, device="cpu", timeout=PATIENCE_SECONDS)
 
 
+@FORKED
 def test_common_errors_keep_their_type(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError):
         run(tmp_path)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fuscoc_runtime import Shuffle
+from tests.drawn import at_night
 from tests.engine import specs
 from tests.engine.lockstep import lockstep
 from tests.node_exact.rank_work import on_the_device
@@ -98,7 +99,7 @@ def opened(dtype: str, reduce: str, engine: str) -> Shuffle:
 @cases
 @pytest.mark.parametrize("engine", ["exact", "fixed"])
 @given(st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=at_night(30), deadline=None)
 def test_kernels_that_plan(engine: str, reduce: str, data: st.DataObject) -> None:
     dtype = data.draw(dtypes)
     [idx, *_], weights, rows = data.draw(numbers(dtype))

@@ -21,6 +21,7 @@ from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.lockstep import round_trip
 from tests.engine.test_commands import STREAM, Recorded, beside_a_list, made
+from tests.forked import forked_ranks  # noqa: F401  # the fixture
 
 TEXT = specs.routed("f32")
 
@@ -191,6 +192,7 @@ def test_every_step_of_every_rank_is_there() -> None:
         assert all(s.begin <= s.end for s in by_begin)
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_run_writes_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     run(specs.artifact(TEXT).path, ranks=2, nodes=2, tokens=3, device="cpu", trace=path)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +22,7 @@ from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.lockstep import inputs_of, lockstep
+from tests.forked import run_program
 from tests.specs import EXAMPLES
 
 ROOT = Path(__file__).parents[2]
@@ -54,18 +52,15 @@ shuffle.check()
 """
 
 
-def test_weights_with_dispatch(tmp_path: Path) -> None:
+def test_weights_with_dispatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     artifact = fuscoc.compile(EXAMPLES / "moe.fsc", tmp_path / "moe", hidden=16, experts=2, topk=2)
     job = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": 0}
     environment = {name: str(value) for name, value in job.items()}
     environment |= {"MASTER_ADDR": "localhost", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(artifact)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = run_program(tmp_path / "program.py", str(artifact), folder=ROOT)
     assert done.returncode == 0, done.stderr
     assert "`topk_weights` on rank 0 is missing" in done.stdout
 

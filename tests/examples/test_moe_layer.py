@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import fuscoc
 from examples.moe_layer import FUSCOC, PLAIN, ROUNDED, MoeLayer, Sizes, differences, report
 from tests.engine.pool import Pool
 from tests.examples import layer_work
+from tests.forked import run_program
 from tests.gpus import torchrun
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -39,13 +38,8 @@ def test_layer_and_its_gradients(tmp_path: Path) -> None:
 
 def test_training_is_that_of_plain_torch(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    command = [sys.executable, str(EXAMPLES / "moe_layer.py"), "--ranks", "2", "--steps", "4"]
-    done = subprocess.run(
-        [*command, "--plot", "loss.png"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    options = ("--ranks", "2", "--steps", "4", "--plot", "loss.png")
+    done = run_program(EXAMPLES / "moe_layer.py", *options, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     # How far fuscoc is off, if at all, depends on the processor; in f32 nothing else is rounded.
     found = {

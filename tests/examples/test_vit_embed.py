@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import fuscoc
+from tests.forked import run_program
 from tests.gpus import ROOT, torchrun
 
 EXAMPLE = ROOT / "examples" / "vit_embed.py"
 
 
 def test_on_cpus(tmp_path: Path) -> None:
-    command = [sys.executable, str(EXAMPLE), "--ranks", "2", "--pictures", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    done = run_program(EXAMPLE, "--ranks", "2", "--pictures", "1", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("patches, tokens [") == 2
     assert done.stdout.endswith("verified: all patches are normalised as torch does it\n")

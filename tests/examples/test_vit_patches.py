@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from examples.vit_pictures import Shown, digits, draw
 from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.examples import vit_work
+from tests.forked import run_program
 from tests.gpus import torchrun
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -146,13 +145,8 @@ def test_no_two_patches_of_a_picture_are_equal() -> None:
 
 def test_the_example_runs(tmp_path: Path) -> None:
     image = pytest.importorskip("matplotlib.image", reason="matplotlib is not installed")
-    command = [sys.executable, str(EXAMPLES / "vit_patches.py"), "--ranks", "2"]
-    done = subprocess.run(
-        [*command, "--pictures", "1", "--steps", "2", "--plot", "patches.png"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    options = ("--ranks", "2", "--pictures", "1", "--steps", "2", "--plot", "patches.png")
+    done = run_program(EXAMPLES / "vit_patches.py", *options, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("2 pictures on 2 ranks, in pixels: ")
     sizes = re.findall(r"(\d+)x(\d+)", done.stdout)

@@ -39,6 +39,7 @@ from fuscoc_runtime.engine import buffers
 from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
+from tests.drawn import at_night
 from tests.engine import specs as engine_specs
 from tests.engine.lockstep import round_trip
 from tests.specs import EXAMPLE_NAMES
@@ -142,7 +143,7 @@ def test_ulysses(ulysses: ShuffleSpec) -> None:
     assert [with_values(hop.copies, ON_2X4) for hop in facts.hops(ulysses)] == [1, 1, 0]
 
 
-@settings(max_examples=30)
+@settings(max_examples=at_night(30))
 @given(st.data())
 def test_no_plan_has_more_rows(data: st.DataObject) -> None:
     spec = data.draw(specs())
@@ -158,7 +159,7 @@ def test_no_plan_has_more_rows(data: st.DataObject) -> None:
         assert rows <= bound, name
 
 
-@settings(max_examples=30)
+@settings(max_examples=at_night(30))
 @given(specs(), st.integers(1, 9), st.integers(1, 9))
 def test_strides_are_those_of_arrays(spec, rows: int, size: int) -> None:
     values = {"rows": rows, "length": rows, "size": size, "height": 2 * size, "width": 3 * size}

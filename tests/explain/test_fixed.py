@@ -30,6 +30,7 @@ from fuscoc_runtime.face.choice import choose_triton
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.topology import Topology
+from tests.drawn import at_night
 from tests.engine import specs
 from tests.engine.test_replies import QUERIES
 from tests.node_triton.given_specs import EXAMPLES
@@ -117,7 +118,7 @@ def _allocated(
     return taken[0], slab_bytes
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=at_night(25), deadline=None)
 @given(
     st.sampled_from(PAIRS),
     st.integers(1, 70),

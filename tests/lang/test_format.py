@@ -16,6 +16,7 @@ from fuscoc.lang.format import WIDTH, format_text
 from fuscoc.lang.parser import parse
 from fuscoc.source import SourceFile
 from fuscoc.testing.texts import texts
+from tests.drawn import at_night
 from tests.lang.grammar_texts import grammar_text, spaced
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +61,7 @@ def assert_well_formatted(text: str) -> str:
     return result
 
 
-@settings(max_examples=400)
+@settings(max_examples=at_night(400))
 @given(st.integers(0, 2**32))
 def test_whatever_the_grammar_allows(seed: int) -> None:
     text = grammar_text(seed)
@@ -79,6 +80,7 @@ def test_most_of_what_is_drawn_from_the_grammar_is_text() -> None:
     assert good > 80
 
 
+@settings(max_examples=at_night(100))
 @given(texts(), st.integers(0, 2**32))
 def test_specs_with_any_space_between_their_words(text: str, seed: int) -> None:
     plain = assert_well_formatted(text)

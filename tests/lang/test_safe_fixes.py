@@ -6,13 +6,14 @@ import re
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fuscoc.diagnostics import Diagnostic, DiagnosticSink, Fix
 from fuscoc.fixing import MAX_ROUNDS, apply, fix_source
 from fuscoc.lang.parser import parse
 from fuscoc.source import SourceFile
+from tests.drawn import at_night
 from tests.lang.found import found_in
 from tests.lang.mistakes import EXAMPLES, LEXEME, code, good, spoilt
 
@@ -85,6 +86,7 @@ def is_hidden(error: Diagnostic, fix: Fix, text: str) -> bool:
     )
 
 
+@settings(max_examples=at_night(100))
 @given(spoilt())
 @example(MOE.replace("by_token[t] ->", "by_token[t] =>"))
 @example(MOE.replace("bf16[hidden] }", "bf16[64]; s : f32 }"))
@@ -101,6 +103,7 @@ def test_what_a_safe_fix_writes_is_right(text: str) -> None:
         assert all(is_hidden(each, fix, text) for each in left)
 
 
+@settings(max_examples=at_night(100))
 @given(spoilt())
 @example(MOE.replace("by_expert[r(t", "by_expert[r;(t"))
 def test_fixing_ends_and_no_round_makes_it_worse(text: str) -> None:
@@ -123,6 +126,7 @@ RESTORED = {
 }
 
 
+@settings(max_examples=at_night(100))
 @given(good, st.data())
 def test_what_can_only_mean_one_thing_is_restored(text: str, data: st.DataObject) -> None:
     pattern = re.compile("|".join(re.escape(mark) for mark in RESTORED))
@@ -144,6 +148,7 @@ def leaves_out(mark: str, at: int, text: str) -> bool:
     return found(fixed.text) == found(text)
 
 
+@settings(max_examples=at_night(100))
 @given(good, st.data())
 def test_separators_are_left_out(text: str, data: st.DataObject) -> None:
     """Behind any declaration that a line ends in."""

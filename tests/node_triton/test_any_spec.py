@@ -33,6 +33,7 @@ from fuscoc_runtime.manifest.artifact import Artifact, load_artifact
 from fuscoc_runtime.reference import on_their_ranks
 from fuscoc_runtime.scalar import Scope, evaluate
 from fuscoc_runtime.topology import Topology
+from tests.drawn import at_night
 from tests.engine.pool import Pool
 from tests.engine.test_inner_subscripts import BUFFERS, PACKING
 from tests.node_triton import given_work
@@ -195,7 +196,7 @@ def test_inner_subscripts(pool: Ranks, text: str) -> None:
 
 @pytest.mark.timeout(900)  # ranks that hang do so for a minute in every attempt to shrink
 @given(case=cases())
-@settings(STATEFUL, max_examples=30)
+@settings(STATEFUL, max_examples=at_night(30))
 def test_any_spec(pool: Ranks, case: Case) -> None:
     check_case(pool, case)
 

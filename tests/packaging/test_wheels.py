@@ -115,17 +115,22 @@ def test_the_runtime_needs_no_compiler(wheels: dict[str, Path]) -> None:
     assert {"cuda", "test", "lsp"} <= set(metadata(wheels["fuscoc"])["Provides-Extra"])
 
 
-def test_the_examples_check_compile_and_run(both: Environment) -> None:
+def test_the_examples_check_and_compile(both: Environment) -> None:
     checked = both.run("fuscoc", "check", "moe.fsc", "vit_patches.fsc")
     assert checked == "moe.fsc: ok (moe)\nvit_patches.fsc: ok (vit_patches)\n"
     both.run("fuscoc", "compile", "vit_patches.fsc")
-    assert "moe: verified" in both.run("fuscoc", "run", "build/moe", "--ranks", 2, "--tokens", 4)
     where = "import fuscoc, fuscoc_runtime as r; print(fuscoc.__file__, r.__file__)"
     for path in both.run("python", "-c", where).split():
         assert both.bin.parent in Path(path).parents
     assert both.run("fuscoc", "--version") == f"fuscoc {fuscoc_runtime.__version__}\n"
     highlighted = both.run("python", "-m", "pygments", "-f", "html", "moe.fsc")
     assert '<span class="kd">shuffle</span>' in highlighted
+
+
+@pytest.mark.nightly
+def test_both_run_an_artifact(both: Environment) -> None:
+    """By day the runtime does, alone, and `make demo` runs both from their sources."""
+    assert "moe: verified" in both.run("fuscoc", "run", "build/moe", "--ranks", 2, "--tokens", 4)
 
 
 def test_the_runtime_alone_runs_an_artifact(

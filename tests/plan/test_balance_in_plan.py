@@ -17,6 +17,7 @@ from fuscoc_runtime.plan import Plan, native, plan_all, plan_rank
 from fuscoc_runtime.plan.balance import POLICIES, communication_groups
 from fuscoc_runtime.plan.cost import CostModel
 from fuscoc_runtime.topology import Topology
+from tests.drawn import at_night
 from tests.plan.specs import (
     ALL_DEDUP,
     Balance,
@@ -153,7 +154,7 @@ def demands(draw: st.DrawFn) -> tuple[list[torch.Tensor], Topology]:
 
 
 @given(demands(), st.sampled_from([4e9, 50e9, 400e9]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=at_night(30), deadline=None)
 def test_auto_is_never_much_worse_than_the_best_policy(
     case: tuple[list[torch.Tensor], Topology], nic: float
 ) -> None:
@@ -207,7 +208,7 @@ def test_rows_are_carried_where_it_pays(
 
 
 @given(demands(), st.sampled_from(get_args(Balance)))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=at_night(30), deadline=None)
 def test_forwarders_are_those_of_the_policy(
     case: tuple[list[torch.Tensor], Topology], balance: Balance
 ) -> None:

@@ -10,13 +10,14 @@ from fuscoc_runtime.comm.lockstep import run_lockstep
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.manifest.declared import ITEM_BYTES
 from fuscoc_runtime.plan import plan_all, plan_rank
+from tests.drawn import at_night
 from tests.plan.specs import CPU, contexts, relation
 from tests.plan.test_plan import patches_case, routed_case, tiles_case
 from tests.plan.test_plan_object import Case, same
 
 
 @given(st.one_of(routed_case(), patches_case(), tiles_case()))
-@settings(max_examples=60)
+@settings(max_examples=at_night(60))
 def test_both_are_the_same(case: Case) -> None:
     """To the last element, there and back."""
     spec, topology, ranks = case

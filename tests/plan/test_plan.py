@@ -17,6 +17,7 @@ from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import RankPlan, plan_rank
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.topology import Topology
+from tests.drawn import at_night
 from tests.plan.executor import Executor, Rows, entries
 from tests.plan.specs import (
     Balance,
@@ -158,7 +159,7 @@ def routed_case(draw: st.DrawFn) -> tuple[ShuffleSpec, Topology, list[RankData]]
 
 
 @given(routed_case())
-@settings(max_examples=60)
+@settings(max_examples=at_night(60))
 def test_routed(case: tuple[ShuffleSpec, Topology, list[RankData]]) -> None:
     check(*case)
 
@@ -193,7 +194,7 @@ def patches_case(draw: st.DrawFn) -> tuple[ShuffleSpec, Topology, list[RankData]
 
 
 @given(patches_case())
-@settings(max_examples=100)
+@settings(max_examples=at_night(100))
 def test_patches(case: tuple[ShuffleSpec, Topology, list[RankData]]) -> None:
     check(*case)
 
@@ -222,6 +223,6 @@ def tiles_case(draw: st.DrawFn) -> tuple[ShuffleSpec, Topology, list[RankData]]:
 
 
 @given(tiles_case())
-@settings(max_examples=100)
+@settings(max_examples=at_night(100))
 def test_tiles(case: tuple[ShuffleSpec, Topology, list[RankData]]) -> None:
     check(*case)

@@ -21,6 +21,7 @@ from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import Plan, plan_all
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.topology import Topology
+from tests.drawn import at_night
 from tests.plan.specs import ALL_DEDUP, Balance, balanced, relation, routed, routed_data
 from tests.plan.test_plan import patches_case, routed_case, tiles_case
 
@@ -60,7 +61,7 @@ def test_traffic_of_the_worked_example() -> None:
 
 
 @given(cases)
-@settings(max_examples=80)
+@settings(max_examples=at_night(80))
 def test_traffic_is_conserved(case: Case) -> None:
     spec = case[0]
     plan = plan_case(case)
@@ -124,7 +125,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @given(cases, st.sampled_from([None, "pairwise", "fast", "auto"]))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=at_night(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_file_round_trip(tmp_path: Path, case: Case, schedule: str | None) -> None:
     plan = plan_case(case, schedule)
     file = tmp_path / "plan.npz"

@@ -11,6 +11,7 @@ from fuscoc.planning.compare import compare_policies, compare_schedules
 from fuscoc.planning.record import nvlink_rows, plan_record
 from fuscoc_runtime.plan.balance import POLICIES, same_local_rank
 from fuscoc_runtime.plan.links import segment_bytes
+from tests.drawn import at_night
 from tests.plan.test_plan_object import Case, cases, plan_case
 
 
@@ -63,7 +64,7 @@ def test_other_choices_follow(case: Case) -> None:
 
 
 @given(cases)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=at_night(25), deadline=None)
 def test_rows_over_nvlink(case: Case) -> None:
     """Exact where no flow is cut; of any policy, every copy reaches its destination once."""
     plan = plan_case(case)

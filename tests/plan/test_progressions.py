@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuscoc_runtime.plan.progressions import pack, unpack
+from tests.drawn import at_night
 
 LOW, HIGH = -(2**63), 2**63 - 1
 
@@ -45,7 +46,7 @@ def num_stored(pools: dict[str, Any]) -> int:
 
 
 @given(st.lists(columns(), max_size=4))
-@settings(max_examples=400)
+@settings(max_examples=at_night(400))
 def test_every_column_comes_back(values: list[list[int]]) -> None:
     wanted = {f"c{number}": int64(each) for number, each in enumerate(values)}
     forms, pools = pack(wanted.items())
@@ -174,7 +175,7 @@ def test_counts_that_only_seem_to_add_up_are_refused(counts: list[int]) -> None:
 
 
 @given(st.data(), st.lists(columns(), min_size=1, max_size=3))
-@settings(max_examples=200)
+@settings(max_examples=at_night(200))
 def test_damage_is_refused_or_read_as_other_columns(
     data: st.DataObject, values: list[list[int]]
 ) -> None:

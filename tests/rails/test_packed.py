@@ -22,6 +22,7 @@ from fuscoc_runtime.face.choice import MAX_PACKED_BYTES, MAX_SLAB_BYTES, choose_
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.reference import RankData, route
 from fuscoc_runtime.topology import Topology
+from tests.drawn import at_night
 from tests.engine import specs
 from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
@@ -131,7 +132,7 @@ def routed(shuffle: ShuffleSpec, topology: Topology) -> list[set[tuple[int, int]
 
 
 @given(static_shuffles(), st.integers(0, 3), st.integers(1, 3))
-@settings(STATEFUL, max_examples=20, deadline=None)
+@settings(STATEFUL, max_examples=at_night(20), deadline=None)
 def test_places_are_of_what_crosses(
     case: tuple[Topology, str], spare: int, round_places: int
 ) -> None:
@@ -181,7 +182,7 @@ def check_order(packing: Packing, own: int, num_sources: int, stride: int, size:
 
 
 @given(static_shuffles(), st.booleans())
-@settings(STATEFUL, max_examples=20, deadline=None)
+@settings(STATEFUL, max_examples=at_night(20), deadline=None)
 def test_what_travels_is_what_crosses(case: tuple[Topology, str], is_one_round: bool) -> None:
     """What a rank sends and its peer expects, bytes of points and rows of segments that cross, once
     each; nothing of other places but what lies between two parts, if there is one round."""

@@ -29,6 +29,7 @@ from fuscoc_runtime.manifest.program import LaunchStep, PathSpec
 from fuscoc_runtime.plan import RankPlan
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.topology import Topology
+from tests.drawn import at_night
 from tests.engine import specs
 from tests.engine.lockstep import lockstep, round_trip
 from tests.engine.skew import HIDDEN, KEYS, skewed
@@ -260,7 +261,7 @@ def check(
     return calls[0]
 
 
-@settings(max_examples=20)
+@settings(max_examples=at_night(20))
 @given(
     st.sampled_from(["2x2", "2x1", "3x1", "3x2"]),
     st.sampled_from(OPTIONS),

@@ -22,6 +22,7 @@ from fuscoc_runtime.scalar import (
     render,
     subexpressions,
 )
+from tests.drawn import at_night
 from tests.engine import specs as routed_specs
 from tests.plan.specs import declaring
 from tests.static import specs
@@ -109,7 +110,7 @@ def remainders(scalars: list[Scalar]) -> set[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize("is_dense", [True, False], ids=["dense", "packed"])
-@settings(max_examples=150)
+@settings(max_examples=at_night(150))
 @given(st.lists(sizes, min_size=4, max_size=4), st.lists(places, min_size=3, max_size=3))
 def test_every_division_is_right_or_named(
     is_dense: bool, size: list[Scalar], place: list[Scalar]

@@ -22,6 +22,7 @@ from fuscoc_runtime.face.lockstep import LockstepShuffle
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.reference import RankData
 from fuscoc_runtime.topology import Topology
+from tests.drawn import at_night
 from tests.static import specs
 
 GRIDS = ("1x4", "2x2")
@@ -217,7 +218,7 @@ def check_case(case: Case, ranks: int) -> None:
     assert [each.target_length for each in points] == [len(some) * case.columns for some in wanted]
 
 
-@settings(max_examples=25)
+@settings(max_examples=at_night(25))
 @given(cases, st.integers(1, 6))
 @example(Case(10, 2, Dealt(None), Dealt(3), True), 4)
 def test_what_is_dealt_out_anew(case: Case, ranks: int) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked import run_program
 from tests.testing import broken
 
 ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import sys, pytest
+sys.exit(int(pytest.main(["-p", "fuscoc.testing.pytest_plugin", *sys.argv[1:]])))
+"""
 
 
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -19,14 +23,11 @@ def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
     Autoloading would register it a second time where the package is installed.
     """
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "fuscoc.testing.pytest_plugin", *arguments],
-        cwd=directory,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    program = directory / "program.py"
+    program.write_text(PROGRAM)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        return run_program(program, *arguments, folder=directory)
 
 
 @pytest.fixture

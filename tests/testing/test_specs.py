@@ -22,6 +22,7 @@ from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.plan import plan_all
 from fuscoc_runtime.scalar import Extent
 from fuscoc_runtime.topology import Topology
+from tests.drawn import at_night
 from tests.testing.copy_shape import copy_shape, expected_runs, is_ragged
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -62,7 +63,7 @@ def check_program(shuffle: ShuffleSpec) -> None:
 
 
 @given(specs())
-@settings(max_examples=30)
+@settings(max_examples=at_night(30))
 def test_generated_specs(tmp_path_factory: pytest.TempPathFactory, spec: Spec) -> None:
     compare(spec, fuscoc.compile(spec.text, tmp_path_factory.mktemp("artifact") / "generated"))
 

@@ -26,6 +26,7 @@ from fuscoc_runtime import reference
 from fuscoc_runtime.engine.divisions import check_divisions
 from fuscoc_runtime.reference import on_their_ranks
 from fuscoc_runtime.topology import Topology
+from tests.drawn import at_night
 from tests.testing import broken
 
 FEW = settings(
@@ -85,7 +86,7 @@ def test_specs_shrink_to_one_plain_field() -> None:
 
 
 @given(st.data())
-@settings(max_examples=40)
+@settings(max_examples=at_night(40))
 def test_points_and_slots_are_those_of_the_reference(data: st.DataObject) -> None:
     topology = data.draw(topologies(3, 2))
     spec = data.draw(specs(topology))
@@ -195,7 +196,7 @@ def test_owners_of_a_block_placement() -> None:
 
 
 @given(st.data())
-@settings(max_examples=30)
+@settings(max_examples=at_night(30))
 def test_routings_come_back_from_files(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fuscoc_runtime import Pool, Shuffle
 from fuscoc_runtime.errors import InputError
+from tests.drawn import at_night
 from tests.engine import specs
 from tests.node_exact.rank_work import on_the_device
 
@@ -287,7 +288,7 @@ class Program:
         assert self.has_changed or any(each.number is not None for each in self.done), text
 
 
-@settings(max_examples=20)
+@settings(max_examples=at_night(20))
 @given(st.integers(0, 2**32), st.sampled_from(sorted(SPECS)))
 def test_exact(seed: int, name: str) -> None:
     run(seed, name, "general")
