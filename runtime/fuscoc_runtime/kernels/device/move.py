@@ -9,8 +9,8 @@ twice, by either, and counted. Where all ranks keep their boxes nothing has chan
 done. Each tells the peers when what it has stored has come; the last one to leave waits until all
 of theirs have.
 
-The kernel may run beside the planner: its programs wait for the boxes. Where these may be kept, each
-hears by itself whether they are, and of a small call it has read by then what it would copy.
+The kernel may run beside the planner: its programs wait for the boxes. Where these may be kept,
+each hears by itself whether they are, and of a small call it has read by then what it would copy.
 """
 
 import triton
@@ -89,11 +89,11 @@ def dispatch(
             turn = following
     use = tl.load(sync.array(call, words.ROUTING, tl.int32) + words.USES) + 1
     if leave(call, is_kept):
-        await_arrived(call, epoch)
         sync.follow()  # until the planner, too, has written all down
         tl.store(sync.array(call, words.FORTH, tl.int64), half)
         sync.number_next(call, epoch, ticket, use)
         sync.tell_troubles(call)
+        await_arrived(call, epoch)  # last: until then all else is done
 
 
 @triton.jit
