@@ -33,6 +33,19 @@ TEXTS = example(
 ).split("// The lengths")[0]
 """Slots that are assigned, of a ragged source."""
 
+MOVING = """
+    shuffle moving {
+      const most = 4
+      index i : rows   index k : ranks   index s : length
+      segment row { x : f32[3] }
+      layout mine[i, k] of row dense(rows, ranks)
+      layout theirs[s] of row dense(length)
+      dispatch mine[i, k] -> theirs[rank * most + i] on k
+      combine reverse
+    }"""
+LINES = MOVING.replace("f32[3]", "f32[4]")
+"""Extents of calls, which decide alone what moves, and rows that are not whole lines, or are."""
+
 FIXED = [(1, 1, 1, 1)] * 3  # their extents are constants
 EXAMPLES = {
     "ulysses": Small(
@@ -75,6 +88,11 @@ EXAMPLES = {
         ),
         {"max_sources": 12},
         FIXED,
+    ),
+    "moving": Small(
+        LINES,
+        {"max_sources": 16, "capacity": 16},
+        [(2, 3, 1, 4), (4, 4, 4, 4), (2, 3, 1, 4), (2, 3, 2, 4)],
     ),
     "spread": Small(
         specs.SPREAD,

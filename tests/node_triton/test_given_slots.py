@@ -12,7 +12,7 @@ from tests.engine import specs
 from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
 from tests.node_triton import given_layers, given_mistakes, given_work, rank_work
-from tests.node_triton.given_specs import EXAMPLES
+from tests.node_triton.given_specs import EXAMPLES, LINES, MOVING
 
 NUM_RANKS = 4
 MOST = rank_work.MAX_SOURCES
@@ -255,21 +255,8 @@ def test_handles_keep_where_segments_lie(pool: Pool, text: str) -> None:
     pool.run(given_work.older_handles, 2, path(text), options)
 
 
-MOVING = """
-    shuffle moving {
-      const most = 4
-      index i : rows   index k : ranks   index s : length
-      segment row { x : f32[3] }
-      layout mine[i, k] of row dense(rows, ranks)
-      layout theirs[s] of row dense(length)
-      dispatch mine[i, k] -> theirs[rank * most + i] on k
-      combine reverse
-    }"""
-
-
-HOLDS = MOVING.replace("f32[3]", "f32[4]"), 8
-"""Lines of whole words, and so many programs that each has an item, which it reads before it knows
-that boxes are kept."""
+HOLDS = LINES, 8
+"""So many programs that each has an item, which it reads before it knows that boxes are kept."""
 
 
 @pytest.mark.parametrize(("text", "programs"), [(MOVING, 1), (HOLDS[0], 1), HOLDS])
