@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import ne
 from typing import Any
 
 import torch
@@ -226,17 +227,18 @@ def changing_extents(
     calls: Sequence[tuple[Sequence[int], Sequence[int]]],
     first: int,
     programs: int,
-) -> list[tuple[bool, bool, str]]:
+) -> list[tuple[bool, bool, int, str]]:
     """Dispatches, and combines where every rank joins and every point has a slot, of ``rows[rank]``
     and ``length[rank]``, with two handles in turn and as if there had been ``first`` calls before.
-    Whether each made boxes, whether all ranks kept theirs, and what it says. So many ``programs``
-    dispatch."""
+    Whether each made boxes, whether all ranks kept theirs, how many ring entries have boxes in
+    another half then, and what it says. So many ``programs`` dispatch."""
     shuffle = open_shuffle(group, artifact, capacity=8, num_handles=2)
     num_ranks, rank = shuffle.topology.num_ranks, shuffle.rank
     pretend(shuffle, first)
     node, seen = shuffle.engine.node, []
     node.configure(replace(node._programs, dispatch=programs))
     taken, [field] = node._scratch["taken"], shuffle.spec.declared.source.fields
+    halves = halves_of(shuffle)
     for number, (rows, lengths) in enumerate(calls):
         random = torch.Generator().manual_seed(number)
         ranks = [
@@ -255,8 +257,40 @@ def changing_extents(
             said = said_by(lambda own=own: shuffle.dispatch(**own.source, **own.extents))
             said += said_by(shuffle.check)
             shuffle.engine.members.meet("test")  # nothing of the call is under way any more
-        seen.append((bool(taken[4]), bool(taken[6]), said))
+        before, halves = halves, halves_of(shuffle)
+        turned = sum(map(ne, before, halves))
+        seen.append((bool(taken[4]), bool(taken[6]), turned, said))
     return seen
+
+
+def halves_of(shuffle: Shuffle) -> list[int]:
+    """The half of its memory where each ring entry has the boxes that dispatch copies."""
+    return [int(buffers["forth"][0]) for buffers in shuffle.engine.node._buffers]
+
+
+def ranks_that_do_not_exist(
+    group: Any, artifact: str, extents: Sequence[Mapping[str, int]]
+) -> list[tuple[str, list[int]]]:
+    """What dispatches of two rows and of these extents say, and the ranks that the boxes of either
+    ring entry are for then. As many programs dispatch as could have an item, and more."""
+    shuffle = open_shuffle(group, artifact, capacity=16, num_handles=2)
+    node, seen = shuffle.engine.node, []
+    node.configure(replace(node._programs, dispatch=8))
+    [field] = shuffle.spec.declared.source.fields
+    source = torch.ones(2, shuffle.topology.num_ranks, *field.shape)
+    for each in extents:
+        said = said_by(lambda each=each: shuffle.dispatch(x=source, rows=2, length=8, **each))
+        said += said_by(shuffle.check)
+        shuffle.engine.members.meet("test")
+        boxes = [
+            buffers["boxes_forth"].view(2, -1)[half, BOX_RANK]
+            for buffers, half in zip(node._buffers, halves_of(shuffle), strict=True)
+        ]
+        seen.append((said, [int(rank) for rank in boxes]))
+    return seen
+
+
+BOX_RANK = 5  # as in kernels/device/boxes.py
 
 
 def flags_of_unchanging_calls(

@@ -243,10 +243,12 @@ def test_nothing_is_read_beyond_inputs(
         assert count == filled
 
 
-def test_epochs_wrap(pool: Pool) -> None:
+@pytest.mark.parametrize("first", [2**30, 2**31 - 2])
+def test_epochs_wrap(pool: Pool, first: int) -> None:
+    """Also twice an epoch, which ranks tell each other."""
     sizes = [(1, 2)] * 3
     options = EXAMPLES["vit_patches"].options
-    pool.run(given_work.epochs, 2, path(specs.patches(2, 3)), sizes, 1, options, 2**31 - 2)
+    pool.run(given_work.epochs, 2, path(specs.patches(2, 3)), sizes, 1, options, first)
 
 
 @pytest.mark.parametrize("text", [specs.patches(2, 3), specs.GRID], ids=["ragged", "grid"])
@@ -278,9 +280,12 @@ def test_boxes_are_made_when_something_has_changed(pool: Pool, text: str, progra
     keeps = [pair[0] == pair[1] for pair in zip(calls, before, strict=False)]
     for rank, seen in enumerate(found):
         assert [stale for stale, *_ in seen] == made[rank]
-        for call, same, whole, (_, is_kept, said) in zip(calls, keeps, is_whole, seen, strict=True):
+        for call, same, whole, (stale, is_kept, turned, said) in zip(
+            calls, keeps, is_whole, seen, strict=True
+        ):
             if call is not too_long or rank == 0:
                 assert is_kept == (same and whole)
+                assert turned == stale
             if call is too_short:
                 assert "[FSR019] 6 points of rank 1" in said if rank else said == "no error" * 2
             elif call is not too_long:
@@ -303,6 +308,23 @@ def test_a_rank_leaves_where_nothing_is_new(pool: Pool) -> None:
     assert last == (False, "no error")
 
 
+def test_programs_without_an_item_look_for_no_rank(pool: Pool) -> None:
+    """Of a piece that goes nowhere, by a mistake or because no rank is there."""
+    shifted = LINES.replace("on k", "on k + shift")
+    shifted = shifted.replace("index s :", "index z : shift   index s :")
+    shifts = [{"shift": shift} for shift in (0, 0, 0, 10**9, 0, 0, 0, 0)]
+    for seen in pool.run(given_work.ranks_that_do_not_exist, 2, path(shifted), shifts):
+        for each, (said, ranks) in zip(shifts, seen, strict=True):
+            assert ("[FSR019]" in said) == (each["shift"] > 0)
+            assert min(ranks) >= 0
+            assert max(ranks) < 2
+    lower = LINES.replace("theirs[rank * most + i] on k", "theirs[k * most + i] on (rank - 1)")
+    for seen in pool.run(given_work.ranks_that_do_not_exist, 2, path(lower), [{}] * 4):
+        for said, ranks in seen:
+            assert said == "no error" * 2
+            assert set(ranks) == {0}
+
+
 @pytest.mark.parametrize(("before", "latest"), [(0, 2), (-4, 0)])
 def test_flags_that_nobody_waits_for_are_set_now_and_then(
     pool: Pool, before: int, latest: int
@@ -320,7 +342,7 @@ def test_clashes_are_found_in_every_call(pool: Pool, text: str, programs: int) -
     """Also where nothing has changed since the call before with that entry."""
     text, calls = text.replace("rank * most + i", "i + 0"), [((2, 2), (6, 6))] * 5
     for seen in pool.run(given_work.changing_extents, 2, path(text), calls, 0, programs):
-        assert [is_kept for _, is_kept, _ in seen] == [False] * 5
+        assert [is_kept for _, is_kept, *_ in seen] == [False] * 5
         assert all("[FSR024]" in said and "found 2 points" in said for *_, said in seen)
 
 

@@ -5,8 +5,8 @@ Every rank tells the others whether they have changed for it. If they have for n
 all are kept, nobody tells anybody of them, and slots that did not clash then do not clash now.
 
 Boxes that dispatch copies have two halves of their memory. Programs of dispatch read those that are
-there while it is not known yet whether they are right; new ones are made in the other half, which
-becomes the one where they are when nobody reads any more.
+there while it is not known yet whether they are right, and new ones are made in the other half. The
+last program of dispatch makes that half the current one.
 """
 
 import triton
@@ -51,7 +51,8 @@ def tell(call, epoch, same):
 
 @triton.jit
 def is_kept(call, epoch, num_slots, num_points, given):
-    """Whether it is so on all ranks."""
+    """Whether it is so on all ranks, as the planner hears it. Who is a dispatch ahead by then has
+    heard so itself: all that programs of this rank's dispatch store has arrived there."""
     same = is_same(call, num_slots, num_points, given)
     tell(call, epoch, same)
     rank = sync.word(call, words.RANK)
@@ -62,14 +63,14 @@ def is_kept(call, epoch, num_slots, num_points, given):
             peer = (rank + step) % num_ranks
             sync.wait(call, notes + peer, 2 * epoch, words.PLAN_PEERS, peer, 0)
             told = tl.atomic_add(notes + peer, 0, sem="relaxed", scope="sys")
-            same = (told == 2 * epoch + 1).to(tl.int32)
+            same = (told - 2 * epoch > 0).to(tl.int32)
     return same == 1
 
 
 @triton.jit
 def all_say_so(call, epoch):
-    """Whether all ranks say that nothing is new for them, as a program of dispatch hears it: it
-    waits no longer than the planner does."""
+    """Whether it is so on all ranks, as a program of dispatch hears it: it waits no longer than the
+    planner does. Nobody who says so is ahead before this program has stored what it copies."""
     rank = tl.arange(0, words.MAX_RANKS)
     there = rank < sync.word(call, words.NUM_RANKS)
     notes = sync.section(call, sync.word(call, words.RANK), words.NOTES_AT, tl.int32) + rank
@@ -88,7 +89,8 @@ def all_say_so(call, epoch):
 
 @triton.jit
 def look(notes, there, epoch):
-    """Whether all of ``there`` say so in their notes, and whether one has said nothing yet."""
+    """Whether all of ``there`` say in their notes that nothing is new, and whether one has said
+    nothing yet."""
     none = tl.full((words.MAX_RANKS,), 0, tl.int32)
     told = tl.atomic_add(notes, none, mask=there, sem="acquire", scope="sys")
     differ = there & (told != 2 * epoch + 1)
@@ -98,9 +100,9 @@ def look(notes, there, epoch):
 
 @triton.jit
 def renew(call, epoch):
-    """Let what ranks have told this one of their boxes be of the running call, too. Flags that all
-    set in other calls are set now and then: of epochs only differences count, as long as these are
-    below 2^31."""
+    """Let what ranks have told this one of their boxes be of the running call, too. Flags that are
+    set where boxes are made are set now and then, too: of epochs only differences count, as long as
+    these are below 2^31."""
     peer = tl.arange(0, words.MAX_RANKS)
     there = peer < sync.word(call, words.NUM_RANKS)
     told = sync.section(call, sync.word(call, words.RANK), words.TOLD_AT, tl.int64) + peer

@@ -48,7 +48,7 @@ def make(
 
 
 @triton.jit
-def half(call):
+def running_half(call):
     """The half that boxes of the running call are in which dispatch copies; see `kept`."""
     return tl.load(sync.array(call, words.TAKEN, tl.int64) + HALF)
 
@@ -77,9 +77,10 @@ def make_forth(
     cell_from, cell_to = of_piece.cell_steps(found, row)
     place = found[0] * row[2] + first * cell_from
     to = found[2] * row[1] + first * cell_to
-    rank = found[1] + first * found[3]
+    # Programs without an item look at a box, too: its rank exists.
+    rank = tl.where(num > 0, found[1] + first * found[3], 0)
     size: tl.constexpr = boxes.SHAPE + len(shape)
-    said, first_box = forth(call, half(call), num_fields)
+    said, first_box = forth(call, running_half(call), num_fields)
     box = sync.array(call, words.BOXES_FORTH, tl.int64) + (first_box + index) * size
     boxes.store(box, (place, to, cell_from, cell_to, num, rank, found[3], items, 0) + shape, 0)
     tl.store(said + BEFORE + index, items * num)

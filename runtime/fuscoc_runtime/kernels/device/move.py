@@ -36,8 +36,8 @@ def dispatch(
 ):  # fmt: skip
     """``rows`` and ``fixed`` as in `pieces`; boxes have ``steps`` loops, marks ``num_loops``. A
     program copies so many of the ``lines_at_once`` of a field. Where segments must lie ``apart``,
-    ``begun`` is the address of i32, a bit a source cell, 0 all. Where a program ``holds`` an item,
-    of words of the one field, of boxes that may be kept, this has ``source_bytes``."""
+    ``begun`` is the address of i32, a bit a source cell, 0 all. If boxes may be kept, and a program
+    ``holds`` an item, of words of the one field, that field of the source has ``source_bytes``."""
     state = sync.array(call, words.STATE, tl.int32)
     epoch = tl.load(state + words.PLAN_EPOCH) + 1
     half = tl.load(sync.array(call, words.FORTH, tl.int64))
@@ -61,7 +61,7 @@ def dispatch(
             times = tl.where(is_kept, 1, 2)
     if is_kept == 0:
         sync.await_published(call, words.PLANNED, epoch)
-        half = made_boxes.half(call)
+        half = made_boxes.running_half(call)
         said, _ = made_boxes.forth(call, half, len(rows))
         num_items = tl.load(said + made_boxes.NUM_ITEMS)
         num_items = tl.where(sync.aborted(call) != 0, 0, num_items)
@@ -93,7 +93,7 @@ def dispatch(
         tl.store(sync.array(call, words.FORTH, tl.int64), half)
         sync.number_next(call, epoch, ticket, use)
         sync.tell_troubles(call)
-        await_arrived(call, epoch)  # last: until then all else is done
+        await_arrived(call, epoch)  # last, so that nothing is left to do behind it
 
 
 @triton.jit
@@ -138,7 +138,7 @@ def copy(
 @triton.jit
 def ends_of(call, half, item, num_fields: tl.constexpr, steps: tl.constexpr):
     """What an item copies: its box, the field, the rank that has the other end, both ends, and its
-    number in its cell. There are fewer items than `boxes.MOST`."""
+    number in its cell. There are fewer items than `boxes.MOST`, so 32 bits are enough."""
     said, first = made_boxes.forth(call, half, num_fields)
     num_boxes = tl.load(said + made_boxes.NUM_FORTH)
     index, item = lines.find(said + made_boxes.BEFORE, num_boxes, item)
@@ -166,7 +166,8 @@ def leave(call, is_kept):
         goes = sync.aborted(call) == 0
     if goes:
         arrive(call, tl.where(tl.program_id(0) == 0, ARRIVED - tl.num_programs(0) + 1, 1))
-    # `arrive` comes behind all that was read and stored; this need not wait for it to get there.
+    # The fence of `arrive` is behind all that was read and stored, and GPUs let no atomic pass it:
+    # this one need not wait until what was added is there.
     state = sync.array(call, words.STATE, tl.int32)
     return sync.is_last(state, tl.atomic_add(state + words.EXITS, 1, sem="relaxed"))
 

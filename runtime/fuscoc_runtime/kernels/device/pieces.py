@@ -82,6 +82,8 @@ def meet(
         is_kept = num_slots != num_slots
         if fixed:
             is_kept = kept.is_kept(call, epoch, num_slots, num_points, given)
+        else:
+            kept.tell(call, epoch, 0)  # who waits for this rank in a combine hears that it goes on
         taken = sync.array(call, words.TAKEN, tl.int64)
         tl.store(taken + KEPT, is_kept.to(tl.int64))
         if is_kept:
@@ -229,7 +231,7 @@ def add_up(counts, before, num):
 @triton.jit
 def add_up_all(call, num_boxes, num_fields: tl.constexpr, comes_back: tl.constexpr):
     """Add up the items of new boxes, also at the ranks that have been told them."""
-    said, _ = made_boxes.forth(call, made_boxes.half(call), num_fields)
+    said, _ = made_boxes.forth(call, made_boxes.running_half(call), num_fields)
     before = said + made_boxes.BEFORE
     tl.store(said + made_boxes.NUM_ITEMS, add_up(before, before, num_boxes * num_fields))
     tl.store(said + made_boxes.NUM_FORTH, num_boxes * num_fields)

@@ -16,7 +16,7 @@ from fuscoc_runtime.kernels.device import load
 
 words = load("words")
 
-POLLS = tl.constexpr(8)  # of a flag, before who waits looks whether anybody still does
+POLLS = tl.constexpr(8)  # of a flag, between two looks whether anybody still waits
 
 if triton.knobs.runtime.interpret:
 
@@ -288,7 +288,8 @@ def leave(state):
 
 @triton.jit
 def is_last(state, num_before):
-    """The same with how many programs have left before this one."""
+    """The same with how many programs have left before this one, which the caller has put in
+    order."""
     last = num_before == tl.num_programs(0) - 1
     if last:
         tl.store(state + words.EXITS, 0)

@@ -71,7 +71,7 @@ BOXES_FORTH = tl.constexpr(51)  # address of [max_boxes][fields] boxes
 FORTH = tl.constexpr(52)  # address of what is said of these, in `made_boxes`
 BOXES_BACK = tl.constexpr(53)  # address of [max_boxes] boxes
 BACK_BEFORE = tl.constexpr(54)  # address of [max_boxes + 1] items before each
-NUM_BOXES = tl.constexpr(55)  # address of how many boxes of each kind there are, of every field
+NUM_BOXES = tl.constexpr(55)  # address of how many boxes there are to come back
 FILLED = tl.constexpr(56)  # address of i32 [capacity / 32] bits of slots that are filled
 MOVED = tl.constexpr(57)  # address of [2 + MAX_RANKS], bytes that move, points, points to each rank
 POINTS_BEFORE = tl.constexpr(58)  # address of [max_entries] points before every entry,
@@ -81,7 +81,8 @@ MAX_BOXES = tl.constexpr(61)
 STAGING_BYTES = tl.constexpr(62)
 MAX_FLAGS = tl.constexpr(63)
 TAKEN = tl.constexpr(64)  # address of staging bytes and flags that boxes take, entries, points,
-# whether boxes are stale, boxes of `chains` so far, and whether those of all ranks are kept
+# whether boxes are stale, boxes of `chains` so far, whether those of all ranks are kept, and the
+# half that those of dispatch are in
 SENT_ITEMS = tl.constexpr(65)  # address of [num_ranks][max_boxes] items of boxes that it has told
 MADE_OF = tl.constexpr(66)  # address of what fixed boxes were made of; see `kept`
 # Of several nodes, whose source segments this rank takes on; see `slabs`.
