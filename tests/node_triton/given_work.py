@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import ne
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -291,6 +292,48 @@ def ranks_that_do_not_exist(
 
 
 BOX_RANK = 5  # as in kernels/device/boxes.py
+
+
+def overtaken(group: Any, artifact: str, num_calls: int) -> list[bool]:
+    """Whether all ranks keep their boxes in dispatches in which nothing changes, as the planner
+    hears it of peers that have gone on to the next dispatch when it looks. On processors programs
+    of dispatch come behind it: they find what these have told before."""
+    from fuscoc_runtime.kernels.device import load
+
+    shuffle = open_shuffle(group, artifact, capacity=8, num_handles=2)
+    num_ranks, rank = shuffle.topology.num_ranks, shuffle.rank
+    notes = shuffle.engine.node._memory.part("notes", torch.int32, num_ranks)
+    kept = load("kept")
+    wait, renew, told = kept.sync.wait, kept.renew, notes.clone()
+
+    def wait_too_long(call: Any, flag: Any, *rest: Any) -> Any:
+        found = wait(call, flag, *rest)
+        told.copy_(notes)
+        notes[1 - rank] += 2
+        return found
+
+    def renew_then(*arguments: Any) -> None:
+        notes.copy_(told)
+        renew(*arguments)
+
+    seen = []
+    source = torch.ones(2, num_ranks, 3)
+    with mock.patch.multiple(kept, sync=Patched(kept.sync, wait_too_long), renew=renew_then):
+        for _ in range(num_calls):
+            shuffle.dispatch(x=source, rows=2, length=8)
+            seen.append(bool(shuffle.engine.node._scratch["taken"][6]))
+    shuffle.check()
+    return seen
+
+
+class Patched:
+    """A module in which something else waits."""
+
+    def __init__(self, module: Any, wait: Any) -> None:
+        self._module, self.wait = module, wait
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
 
 
 def flags_of_unchanging_calls(

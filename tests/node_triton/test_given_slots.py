@@ -308,6 +308,13 @@ def test_a_rank_leaves_where_nothing_is_new(pool: Pool) -> None:
     assert last == (False, "no error")
 
 
+def test_a_planner_may_be_overtaken(pool: Pool) -> None:
+    """Programs of dispatch do not wait for it: a peer may be in the next dispatch when it looks."""
+    for seen in pool.run(given_work.overtaken, 2, path(MOVING), 6):
+        assert sum(seen) == 6 - seen.index(True)
+        assert seen.index(True) <= 4
+
+
 def test_programs_without_an_item_look_for_no_rank(pool: Pool) -> None:
     """Of a piece that goes nowhere, by a mistake or because no rank is there."""
     shifted = LINES.replace("on k", "on k + shift")
