@@ -24,6 +24,8 @@ from fuscoc_runtime.demo.verify import (
 )
 from fuscoc_runtime.dtypes import TORCH_DTYPES
 from fuscoc_runtime.face.shuffle import Shuffle
+from fuscoc_runtime.kernels.device import load
+from fuscoc_runtime.kernels.loader import launching
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData, route
@@ -298,12 +300,11 @@ def overtaken(group: Any, artifact: str, num_calls: int) -> list[bool]:
     """Whether all ranks keep their boxes in dispatches in which nothing changes, as the planner
     hears it of peers that have gone on to the next dispatch when it looks. On processors programs
     of dispatch come behind it: they find what these have told before."""
-    from fuscoc_runtime.kernels.device import load
-
     shuffle = open_shuffle(group, artifact, capacity=8, num_handles=2)
     num_ranks, rank = shuffle.topology.num_ranks, shuffle.rank
     notes = shuffle.engine.node._memory.part("notes", torch.int32, num_ranks)
-    kept = load("kept")
+    with launching(interpreted=True):
+        kept = load("kept")
     wait, renew, told = kept.sync.wait, kept.renew, notes.clone()
 
     def wait_too_long(call: Any, flag: Any, *rest: Any) -> Any:

@@ -138,7 +138,7 @@ def has_left(call, peer):
     at = flags + peer * sync.word(call, words.PLAN_BLOCKS)
     latest = tl.load(state + words.PLAN_EPOCH)
     left = tl.atomic_add(at, 0, sem="acquire", scope="sys") - latest > 0
-    if sync.word(call, words.NOTES_AT) != 0:  # of pieces: there flags may follow when all have told
+    if sync.word(call, words.NOTES_AT) != 0:  # of pieces: flags are set where boxes are made
         at = sync.section(call, sync.word(call, words.RANK), words.NOTES_AT, tl.int32) + peer
         left = left | (tl.atomic_add(at, 0, sem="acquire", scope="sys") - 2 * latest > 1)
     return left.to(tl.int32)
