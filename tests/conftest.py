@@ -41,6 +41,15 @@ def _cache_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["FUSCOC_CACHE_DIR"] = str(folder / "cache")
 
 
+@pytest.fixture
+def forked_ranks() -> Generator[None, Any, None]:
+    """``fuscoc_runtime.run`` starts no process that imports all anew: see `tests.forked`."""
+    from tests.forked import forking_ranks
+
+    with forking_ranks():
+        yield
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """What tests of GPUs compile is compiled where there are GPUs."""
     if (mark := item.get_closest_marker("gpu")) is not None:

@@ -13,14 +13,13 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import IO, Any, NoReturn
 from unittest import mock
-
-import pytest
 
 from fuscoc_runtime.demo import launcher, worker
 from tests.engine.pool import IMPORTED
@@ -52,11 +51,9 @@ def _be_program(command: list[str], folder: Path) -> None:
     runpy.run_path(command[0], run_name="__main__")
 
 
-@pytest.fixture
-def forked_ranks() -> Iterator[None]:
+def forking_ranks() -> AbstractContextManager[Any]:
     """The process that ``fuscoc_runtime.run`` forks its ranks from is forked itself."""
-    with mock.patch.object(launcher, "subprocess", _Subprocess):
-        yield
+    return mock.patch.object(launcher, "subprocess", _Subprocess)
 
 
 class _Worker:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from fuscoc.pipeline import PASS_NAMES
-from tests.forked import forked_ranks  # noqa: F401  # the fixture
 from tests.specs import repeating
 
 MOE = Path("examples/moe.fsc")

@@ -23,7 +23,6 @@ from fuscoc_runtime.run import RankDiedError, run
 from fuscoc_runtime.topology import Topology
 from tests.altered import digest_anew
 from tests.engine import specs
-from tests.forked import forked_ranks  # noqa: F401  # the fixture
 
 PATIENCE_SECONDS = 120
 FORKED = pytest.mark.usefixtures("forked_ranks")

@@ -21,7 +21,6 @@ from fuscoc_runtime.topology import Topology
 from tests.engine import specs
 from tests.engine.lockstep import round_trip
 from tests.engine.test_commands import STREAM, Recorded, beside_a_list, made
-from tests.forked import forked_ranks  # noqa: F401  # the fixture
 
 TEXT = specs.routed("f32")
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fuscoc_runtime.errors import KeyRangeError, SourceClashError
+from fuscoc_runtime.reference import RankData
 from tests.node_triton.given_work import bits, data_of, named, run
 from tests.node_triton.rank_work import open_shuffle, said_by
 
@@ -217,6 +219,21 @@ def guarded_sizes(group: Any, artifact: str, widths: Sequence[int]) -> tuple[str
     inputs = {"width": guarded(torch.tensor(widths)), "places_of": guarded(places)}
     _, handle = shuffle.dispatch(torch.zeros(num_cells, 3), **inputs, length=64)
     return said_by(shuffle.check), int(handle.launched.filled.sum())
+
+
+def guarded_sources(group: Any, artifact: str, rows: Sequence[int]) -> None:
+    """Dispatches of so many rows each, by more programs than there are items: a read beyond the
+    source ends the process."""
+    shuffle = open_shuffle(group, artifact, capacity=8, num_handles=2)
+    node, num_ranks = shuffle.engine.node, shuffle.topology.num_ranks
+    node.configure(replace(node._programs, dispatch=8))
+    [field] = shuffle.spec.declared.source.fields
+    for number, each in enumerate(rows):
+        x = guarded(
+            torch.arange(each * num_ranks * 4.0).view(each, num_ranks, *field.shape) + number
+        )
+        run(shuffle, [RankData({"x": x}, {}, {"rows": each, "length": 8})] * num_ranks, combines=0)
+    shuffle.check()
 
 
 def guarded(tensor: Tensor) -> Tensor:

@@ -243,6 +243,11 @@ def test_nothing_is_read_beyond_inputs(
         assert count == filled
 
 
+def test_nothing_is_read_beyond_a_source_that_shrinks(pool: Pool) -> None:
+    """Programs read what boxes of the call before say, which had more rows."""
+    pool.run(given_mistakes.guarded_sources, 2, path(LINES), [4, 4, 4, 4, 1, 1, 1, 1])
+
+
 @pytest.mark.parametrize("first", [2**30, 2**31 - 2])
 def test_epochs_wrap(pool: Pool, first: int) -> None:
     """Also twice an epoch, which ranks tell each other."""

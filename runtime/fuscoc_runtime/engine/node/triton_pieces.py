@@ -258,7 +258,7 @@ class TritonPiecesNode(TritonNode):
     def _boxes_forth(self, halves: int) -> dict[str, torch.Tensor]:
         """What dispatch copies. Boxes of looked-up entries are made in every call, and many; the
         few others are a ring entry's own, which keeps them as long as they are right, and makes new
-        ones beside them."""
+        ones beside them. What is said of them is as in kernels/device/made_boxes.py."""
         num_boxes = self._max_boxes * self._num_fields
         box_words = self._pieces.box_bytes // 8
         return {

@@ -49,7 +49,7 @@ def dispatch(
     if fixed:
         takes = num_items > tl.num_programs(0)
         reads_ahead = holds
-        if holds:
+        if holds:  # otherwise nothing is compiled of what reads ahead
             reads_ahead = takes == 0
         if reads_ahead:
             is_kept = copy_ahead(
