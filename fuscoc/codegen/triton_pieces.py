@@ -245,14 +245,14 @@ class _Printer:
         return as_tuple([str(each) for each in numbers])
 
     def dispatch(self) -> str:
-        leaving = self.shuffle.leaving
+        leaving, holding = self.shuffle.leaving, self.sizes.holding_warps
         sources = {f"source_{i}": f"source.{field.name}" for i, field in enumerate(leaving)}
         places = {f"rows_at_{i}": f"rows_at.{field.name}" for i, field in enumerate(leaving)}
         given = {
             "ticket": None,
             "begun": None if self.shuffle.apart else 0,
             "source_fields": as_tuple(list(sources)),
-            "source_bytes": "source_bytes" if self.holds_items else 0,
+            "source_bytes": "source_bytes" if holding else 0,
             "rows_at": as_tuple(list(places)),
             "rows": as_tuple(self.rows()),
             "steps": self.steps,
@@ -261,18 +261,13 @@ class _Printer:
             "item_lines": self.sizes.item_lines,
             "apart": self.shuffle.apart,
             "fixed": not self.op.looks_up(),
-            "holds": self.holds_items,
+            "holds": holding is not None,
         }
         begun = {"begun": "begun"} if self.shuffle.apart else {}
-        nbytes = {"source_bytes": "source_bytes"} if self.holds_items else {}
+        nbytes = {"source_bytes": "source_bytes"} if holding else {}
         parameters = {"ticket": "ticket", **begun, **sources, **nbytes, **places}
-        return self.kernel("dispatch", "move.dispatch", parameters, given, self.sizes.copy_warps)
-
-    @property
-    def holds_items(self) -> bool:
-        """Whether a program of dispatch can hold an item, of boxes that may be kept."""
-        words = [size.word_bytes for size in self.sizes.fields]
-        return words == [LINE_BYTES] and not self.op.looks_up()
+        warps = holding or self.sizes.copy_warps
+        return self.kernel("dispatch", "move.dispatch", parameters, given, warps)
 
     def combine(self) -> str:
         names = ("ticket", "rows_ticket")

@@ -12,7 +12,9 @@ from fuscoc.lang.dtypes import ITEM_BYTES
 LINE_BYTES = 16
 LINES_PER_LANE = 8
 """Lines that a lane copies at once: as many as registers hold, of wide words."""
-COPY_WARPS = 4
+COPY_WARPS, HOLDING_WARPS = 4, 8
+"""Of programs that copy lines, and of those that compute where all lines of an item lie before they
+know whether they may store these: for small calls, which that holds up."""
 TILE_ROW_BYTES, MAX_TILE_ROWS = 1024, 512
 """The longest row that is moved with others at once, and how many that are at most."""
 SORTED_ROWS, SORTED_KEYS = 256, 512
@@ -83,24 +85,30 @@ class TritonPieceSizes:
 
     plan_warps: int
     copy_warps: int
+    holding_warps: int | None
     item_lines: int
     chained: int | None
     fields: tuple[LineSizes, ...]
 
 
-def choose_triton_piece_sizes(shuffle: CudaShuffle, *, are_alike: bool) -> TritonPieceSizes:
+def choose_triton_piece_sizes(
+    shuffle: CudaShuffle, *, are_alike: bool, looks_up: bool
+) -> TritonPieceSizes:
     """A lane has eight lines in flight, or fewer of narrow words: 16 loads. An item of as many
     lines as a program has at most at once makes a small call one of many. Entries that
-    ``are_alike`` are planned by groups."""
+    ``are_alike`` are planned by groups; where inputs are not looked up, a program holds an item of
+    words that are lines."""
     lanes = COPY_WARPS * LANES
     fields = tuple(
         LineSizes(field.name, unit, lanes * min(unit, LINES_PER_LANE))
         for field in shuffle.leaving
         for unit in (unit_bytes(field),)
     )
+    holds = not looks_up and [field.word_bytes for field in fields] == [LINE_BYTES]
     return TritonPieceSizes(
         plan_warps=PLACE_WARPS,
         copy_warps=COPY_WARPS,
+        holding_warps=HOLDING_WARPS if holds else None,
         item_lines=lanes * LINES_PER_LANE,
         chained=CHAINED if are_alike else None,
         fields=fields,

@@ -96,15 +96,19 @@ class TritonPieceTile(Op, name="triton_piece_tile"):
     """Triton kernels that move pieces: programs of ``plan_warps`` warps plan, and programs of
     ``copy_warps`` copy items of ``item_lines`` lines of 16 bytes, ``lines`` of a field at once,
     which they read in words of ``word_bytes``. Of short entries that are alike a program that plans
-    takes ``chained`` at once.
+    takes ``chained`` at once. With ``holding_warps`` programs of dispatch have these, and may hold
+    an item before they know whether it is to be stored: words of one field, which are lines, where
+    nothing is looked up.
 
     ``"fsc.triton_piece_tile"() {copy_warps = 4 : i64, fields = [{field = "x", lines = 1024 : i64,
-    word_bytes = 16 : i64}], item_lines = 1024 : i64, plan_warps = 1 : i64} : () -> ()``
+    word_bytes = 16 : i64}], holding_warps = 8 : i64, item_lines = 1024 : i64, plan_warps = 1 : i64}
+    : () -> ()``
     """
 
     attrs = attributes(
         plan_warps=Integer(1),
         copy_warps=Integer(1),
+        holding_warps=Integer(1, optional=True),
         item_lines=Integer(1),
         chained=Integer(1, optional=True),
         fields=Array(Record({"field": Text(), "word_bytes": Unit(1), "lines": Integer(1)})),
@@ -113,15 +117,20 @@ class TritonPieceTile(Op, name="triton_piece_tile"):
     @classmethod
     def check(cls, op):
         loads, _ = rows_beside(op)
-        if not ops_of(op.operation.parent, NodePieces):
+        pieces = ops_of(op.operation.parent, NodePieces)
+        if not pieces:
             raise VerifyError("must stand beside a fsc.node_pieces")
-        for name in ("plan_warps", "copy_warps"):
-            check_power(op.read(name), f"'{name}'")
+        warps = {name: op.read(name) or 1 for name in ("plan_warps", "copy_warps", "holding_warps")}
+        for name, each in warps.items():
+            check_power(each, f"'{name}'")
         check_power(op.read("chained") or 1, "'chained'")
-        if max(op.read("plan_warps"), op.read("copy_warps")) > MAX_WARPS:
+        if max(warps.values()) > MAX_WARPS:
             raise VerifyError(f"must not put more than {MAX_WARPS} warps into a program")
         check_fields(op.read("fields"), "fields", row_fields(loads))
         check_words(op.read("fields"), "word_bytes", loads)
+        words = [each["word_bytes"] for each in op.read("fields")]
+        if op.read("holding_warps") and (words != [LINE_BYTES] or pieces[0].looks_up()):
+            raise VerifyError("must not hold items of other words than lines, or looked-up ones")
         for each in op.read("fields"):
             check_power(each["lines"], f"'lines' of '{each['field']}'")
             if op.read("item_lines") % each["lines"]:

@@ -126,11 +126,14 @@ def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
         plans = "a program that plans computes single numbers"
         if "chained" in tile:
             plans = f"a program that plans takes {tile['chained']} entries at once, which are alike"
-        return {
+        found = {
             "plan_warps": plans,
             "copy_warps": f"at most {LINES_PER_LANE} lines of {LINE_BYTES} B in flight a lane",
             "item_lines": f"lines that a program takes from a counter, {item:,} B",
         }
+        if "holding_warps" in tile:
+            found["holding_warps"] = "of dispatch: a small call computes where lines lie in advance"
+        return found
     planned = {
         "plan_points": "points that a program compares with each other, one a lane",
         "plan_tiles": "tiles of so many points that it takes one after the other",

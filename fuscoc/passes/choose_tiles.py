@@ -35,7 +35,9 @@ def run(module: Any) -> None:
                 for target in TARGETS:
                     CudaTile.build(arch=target.arch, **asdict(choose_sizes(shuffle, target)))
             if "triton" in printers and pieces:
-                sizes = choose_triton_piece_sizes(shuffle, are_alike=alike is not None)
+                sizes = choose_triton_piece_sizes(
+                    shuffle, are_alike=alike is not None, looks_up=pieces[0].looks_up()
+                )
                 TritonPieceTile.build(**asdict(sizes))
             if "triton" in printers:  # of pieces, for rows that cross nodes
                 TritonTile.build(**asdict(choose_triton_sizes(shuffle, one_by_one=bool(pieces))))

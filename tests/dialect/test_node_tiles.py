@@ -202,6 +202,29 @@ def test_tiles_of_pieces(old: str, new: str, reason: str) -> None:
     assert reason in error_of(edited(text, (old, new)))
 
 
+HOLDING = "must not hold items of other words than lines, or looked-up ones"
+
+
+@pytest.mark.parametrize(
+    ("example", "old", "new", "reason"),
+    [
+        ("redistribute", "holding_warps = 8", "holding_warps = 3", "a power of two for 'holding"),
+        ("redistribute", "holding_warps = 8", "holding_warps = 64", "must not put more than 32"),
+        ("kv_pages", "copy_warps = 4", "copy_warps = 4 : i64, holding_warps = 8", HOLDING),
+        (
+            "ulysses",
+            "lines = 1024 : i64, word_bytes = 16",
+            "lines = 512 : i64, word_bytes = 4",
+            HOLDING,
+        ),
+    ],
+)
+def test_programs_that_hold_items(example: str, old: str, new: str, reason: str) -> None:
+    text = compile_to_ir(checked_example(example), after="choose-tiles").text
+    at = text.index('"fsc.triton_piece_tile"')
+    assert reason in error_of(text[:at] + edited(text[at:], (old, new)))
+
+
 @pytest.mark.parametrize(("leg", "warps"), [("dispatch_warps", 28), ("combine_warps", 24)])
 def test_warps_beside_those_that_carry(leg: str, warps: int) -> None:
     """One marks slots there, and one sets flags back."""

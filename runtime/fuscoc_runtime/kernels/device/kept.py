@@ -18,6 +18,7 @@ words, vectors, sync, plan = load("words"), load("vectors"), load("sync"), load(
 of_piece, ranks = load("cells"), load("ranks")
 
 TOLD_ANYWAY = tl.constexpr(1 << 20)  # one dispatch in so many sets the flags that none waits for
+SAME, LACKS, NEW = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # of what ranks have told
 # Words of what fixed boxes of a ring entry were made of, i64.
 WHOLE = tl.constexpr(0)  # whether they are all there: no point dropped, no slot twice, none refused
 SLOTS = tl.constexpr(1)  # [MAX_RANKS]
@@ -41,12 +42,12 @@ def is_same(call, num_slots, num_points, given):
 @triton.jit
 def tell(call, epoch, same):
     """Tell all ranks what `is_same` has found: a word, which nothing has to come before."""
-    rank = sync.word(call, words.RANK)
-    num_ranks = sync.word(call, words.NUM_RANKS)
-    if sync.aborted(call) == 0:  # else it could be taken for an earlier call's
-        for step in range(1, num_ranks + 1):
-            notes = sync.section(call, (rank + step) % num_ranks, words.NOTES_AT, tl.int32)
-            tl.atomic_xchg(notes + rank, 2 * epoch + same, sem="relaxed", scope="sys")
+    peer = tl.arange(0, words.MAX_RANKS)
+    there = peer < sync.word(call, words.NUM_RANKS)
+    there = there & (sync.aborted(call) == 0)  # else it could be taken for an earlier call's
+    notes = sync.section(call, peer, words.NOTES_AT, tl.int32) + sync.word(call, words.RANK)
+    told = tl.full((words.MAX_RANKS,), 0, tl.int32) + (2 * epoch + same)
+    tl.atomic_xchg(notes, told, mask=there, sem="relaxed", scope="sys")
 
 
 @triton.jit
@@ -68,34 +69,41 @@ def is_kept(call, epoch, num_slots, num_points, given):
 
 
 @triton.jit
-def all_say_so(call, epoch):
-    """Whether it is so on all ranks, as a program of dispatch hears it: it waits no longer than the
-    planner does. Nobody who says so is ahead before this program has stored what it copies."""
-    rank = tl.arange(0, words.MAX_RANKS)
-    there = rank < sync.word(call, words.NUM_RANKS)
-    notes = sync.section(call, sync.word(call, words.RANK), words.NOTES_AT, tl.int32) + rank
+def hear(call):
+    """What all ranks have told this one by now, a vector of `sync.look`. Nothing that they have
+    stored is read behind it."""
+    lane = tl.arange(0, sync.lanes())
+    there = lane < sync.word(call, words.NUM_RANKS)
+    notes = sync.section(call, sync.word(call, words.RANK), words.NOTES_AT, tl.int32) + lane
+    return sync.look(notes, there)
+
+
+@triton.jit
+def all_say_so(call, epoch, told):
+    """Whether it is so on all ranks, as a program of dispatch hears it that has been ``told`` so
+    much: it waits no longer than the planner does. Nobody who says so is ahead before this program
+    has stored what it copies, and stores depend on what it says."""
     planned = sync.array(call, words.STATE, tl.int32) + words.PLANNED
-    same, waits = look(notes, there, epoch)
+    verdict = judge(call, epoch, told)
+    waits = verdict == LACKS
     polls = 0
     while waits:
         polls += 1
         if polls % sync.POLLS == 0:
             waits = epoch - tl.atomic_add(planned, 0, sem="acquire", scope="gpu") > 0
-        same, missing = look(notes, there, epoch)  # behind what the planner has seen last
-        waits = waits & missing
+        verdict = judge(call, epoch, hear(call))  # behind what the planner has seen last
+        waits = waits & (verdict == LACKS)
         sync.pause()
-    return same
+    return verdict == SAME
 
 
 @triton.jit
-def look(notes, there, epoch):
-    """Whether all of ``there`` say in their notes that nothing is new, and whether one has said
-    nothing yet."""
-    none = tl.full((words.MAX_RANKS,), 0, tl.int32)
-    told = tl.atomic_add(notes, none, mask=there, sem="acquire", scope="sys")
-    differ = there & (told != 2 * epoch + 1)
-    lack = there & (2 * epoch - told > 0)
-    return vectors.largest(differ.to(tl.int32), 0) == 0, vectors.largest(lack.to(tl.int32), 0) == 1
+def judge(call, epoch, told):
+    """What ranks have told in all, of the running call: that all is the ``SAME``, or that one has
+    something new, or if none has, that one ``LACKS``, which has told nothing yet."""
+    there = tl.arange(0, sync.lanes()) < sync.word(call, words.NUM_RANKS)
+    each = tl.where(told == 2 * epoch + 1, SAME, tl.where(2 * epoch - told > 0, LACKS, NEW))
+    return vectors.largest(tl.where(there, each, SAME), 0)
 
 
 @triton.jit

@@ -25,6 +25,7 @@ of_piece, made_boxes, kept = load("cells"), load("made_boxes"), load("kept")
 MARKERS = tl.constexpr(16)  # one program in so many marks slots before it copies
 PLACES_OF_LIST = tl.constexpr(16)  # that items of many boxes are taken from
 MARKS = tl.constexpr(256)  # words of slots that are marked at once
+LOOKS = tl.constexpr(64)  # at all arrivals, before each is a wait that the host may be shown
 ARRIVED = tl.constexpr(1 << 16)  # of a rank in a dispatch; a program tells a part of it
 
 
@@ -57,7 +58,7 @@ def dispatch(
             )
             times = tl.where(is_kept, 0, 2)
         else:
-            is_kept = kept.all_say_so(call, epoch)
+            is_kept = kept.all_say_so(call, epoch, kept.hear(call))
             times = tl.where(is_kept, 1, 2)
     if is_kept == 0:
         sync.await_published(call, words.PLANNED, epoch)
@@ -87,13 +88,21 @@ def dispatch(
                     call, half, item, source_fields, rows_at, rows, steps, lines_at_once, item_lines
                 )
             turn = following
-    use = tl.load(sync.array(call, words.ROUTING, tl.int32) + words.USES) + 1
-    if leave(call, is_kept):
+    # All that is needed to leave is read while what was stored is on its way.
+    routing = sync.array(call, words.ROUTING, tl.int32)
+    forth = sync.array(call, words.FORTH, tl.int64)
+    use = tl.load(routing + words.USES) + 1
+    there, others, here = arrivals(call)
+    if leave(call, state, there, others, is_kept):
         sync.follow()  # until the planner, too, has written all down
-        tl.store(sync.array(call, words.FORTH, tl.int64), half)
-        sync.number_next(call, epoch, ticket, use)
-        sync.tell_troubles(call)
-        await_arrived(call, epoch)  # last, so that nothing is left to do behind it
+        tl.store(forth, half)
+        sync.number_next(state, routing, epoch, ticket, use)
+        untold = sync.has_untold(state)  # which is loaded while it looks
+        lacks = lack_arrivals(call, here, epoch)
+        if untold:
+            sync.tell_troubles(call)
+        if lacks:
+            await_arrived(call, here, epoch)  # last, so that nothing is left to do behind it
 
 
 @triton.jit
@@ -112,8 +121,9 @@ def copy_ahead(
         box, source + start, rows_at + end, first, last, 0, steps, item_lines
     )
     there = (at >= source) & (at + boxes.LINE <= source + source_bytes)
+    told = kept.hear(call)  # its answer comes before what is read behind it
     found = lines.load_words(at, live & there)
-    is_kept = kept.all_say_so(call, epoch)
+    is_kept = kept.all_say_so(call, epoch, told)
     lines.store_words(to, found, live & is_kept)
     return is_kept
 
@@ -157,7 +167,7 @@ def ends_of(call, half, item, num_fields: tl.constexpr, steps: tl.constexpr):
 
 
 @triton.jit
-def leave(call, is_kept):
+def leave(call, state, there, others, is_kept):
     """As `sync.leave`, when all peers have been told that what this program has stored has come,
     unless nobody waits for it."""
     tl.debug_barrier()  # the stores of every thread come first
@@ -165,34 +175,61 @@ def leave(call, is_kept):
     if is_kept == 0:
         goes = sync.aborted(call) == 0
     if goes:
-        arrive(call, tl.where(tl.program_id(0) == 0, ARRIVED - tl.num_programs(0) + 1, 1))
+        arrive(there, others, tl.where(tl.program_id(0) == 0, ARRIVED - tl.num_programs(0) + 1, 1))
     # The fence of `arrive` is behind all that was read and stored, and GPUs let no atomic pass it:
     # this one need not wait until what was added is there.
-    state = sync.array(call, words.STATE, tl.int32)
     return sync.is_last(state, tl.atomic_add(state + words.EXITS, 1, sem="relaxed"))
 
 
 @triton.jit
-def arrive(call, part):
-    """Add to what has arrived from this rank at every peer, behind all that was stored there. In a
-    dispatch all parts are ``ARRIVED``, however many programs a rank has."""
+def arrivals(call):
+    """Addresses of what counts arrivals: of this rank's at all ranks, and which of these are
+    others, and of all ranks' here, for `sync.look`."""
+    peer = tl.arange(0, words.MAX_RANKS)
     rank = sync.word(call, words.RANK)
-    num_ranks = sync.word(call, words.NUM_RANKS)
-    mine = rank * sync.word(call, words.MAX_SOURCES)
-    for step in range(1, num_ranks):
-        peer = (rank + step) % num_ranks
-        arrived = sync.section(call, peer, words.DISPATCH_FLAGS_AT, tl.int32) + mine
-        tl.atomic_add(arrived, part, sem="release", scope="sys")
+    stride = sync.word(call, words.MAX_SOURCES)
+    there = sync.section(call, peer, words.DISPATCH_FLAGS_AT, tl.int32) + rank * stride
+    here = sync.section(call, rank, words.DISPATCH_FLAGS_AT, tl.int32)
+    return there, is_other(call, peer), here + tl.arange(0, sync.lanes()) * stride
 
 
 @triton.jit
-def await_arrived(call, epoch):
+def is_other(call, peer):
+    """Which numbers are those of other ranks."""
+    return (peer < sync.word(call, words.NUM_RANKS)) & (peer != sync.word(call, words.RANK))
+
+
+@triton.jit
+def arrive(there, others, part):
+    """Add to what has arrived from this rank at every peer, behind all that was stored there. In a
+    dispatch all parts are ``ARRIVED``, however many programs a rank has."""
+    parts = tl.full((words.MAX_RANKS,), 0, tl.int32) + part
+    tl.atomic_add(there, parts, mask=others, sem="release", scope="sys")
+
+
+@triton.jit
+def lack_arrivals(call, here, epoch):
+    """Whether anything of any peer has not arrived. What has is for kernels behind this one, so
+    nothing is acquired."""
+    there = is_other(call, tl.arange(0, sync.lanes()))
+    lacks = there & (epoch * ARRIVED - sync.look(here, there) > 0)
+    return vectors.largest(lacks.to(tl.int32), 0) == 1
+
+
+@triton.jit
+def await_arrived(call, here, epoch):
     """Wait until everything of all peers has arrived."""
     rank = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     stride = sync.word(call, words.MAX_SOURCES)
     flags = sync.section(call, rank, words.DISPATCH_FLAGS_AT, tl.int32)
-    for step in range(1, num_ranks):
+    lacks = num_ranks > 1
+    looks = 0
+    while lacks & (looks < LOOKS):
+        lacks = lack_arrivals(call, here, epoch)
+        looks += 1
+        sync.pause()
+    for step in range(1, tl.where(lacks, num_ranks, 1)):
         peer = (rank + step) % num_ranks
         if of_piece.refuses(call, peer) == 0:
             stage: tl.constexpr = words.DISPATCH_GROUP_ROWS

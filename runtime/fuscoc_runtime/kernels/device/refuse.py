@@ -38,7 +38,8 @@ def refuse(call: tl.int64, ticket: tl.int64, columns: tl.int64, blocks: tl.int64
 def end_turn(call, epoch, ticket):
     """End a dispatch that this rank does not join."""
     if sync.word(call, words.NOTES_AT) != 0:
-        move.arrive(call, move.ARRIVED)
+        there, others, _ = move.arrivals(call)
+        move.arrive(there, others, move.ARRIVED)
     else:
         flags = sync.word(call, words.RANK) * sync.word(call, words.MAX_SOURCES)
         sync.signal(call, words.DISPATCH_FLAGS_AT, flags, epoch)  # compact targets wait for it

@@ -1,15 +1,15 @@
 """Epoch words: how programs of one GPU and of several wait for each other.
 
 A flag holds the epoch of the call that set it and is never cleared, so a captured graph can be
-replayed. Epochs wrap: only their differences count. Only atomics look at what others write: their
-result is the same in every thread.
+replayed. Epochs wrap: only their differences count. Atomics look at what others write, since their
+result is the same in every thread, or `look` does.
 """
 
 import time
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, num_threads
 from triton.language.target_info import cuda_capability_geq
 
 from fuscoc_runtime.kernels.device import load
@@ -28,6 +28,9 @@ if triton.knobs.runtime.interpret:
         """Wait for the kernel before, of which this one may be a programmatic dependent, and let
         the next one, if this one ``leads``, come when all programs of this one run. What waits for
         peers does not lead one that fills the GPU: it may keep theirs from running."""
+
+    def lanes():
+        return words.MAX_RANKS.value
 
     def word(call, name):
         """A word of the table, read once a launch: it never changes, and kernels ask for it more
@@ -58,6 +61,12 @@ else:
             if leads:
                 gdc_launch_dependents()
 
+    @tl.core.builtin
+    def lanes(_semantic=None):
+        """A lane for each rank, and for each thread, so that none has what another has."""
+        threads = num_threads(_semantic=_semantic).value
+        return tl.constexpr(max(threads, words.MAX_RANKS.value))
+
     @triton.jit
     def word(call, name: tl.constexpr):
         return tl.load(call + name)
@@ -66,6 +75,14 @@ else:
     def array(call, name: tl.constexpr, dtype: tl.constexpr):
         """The array whose address is in the table."""
         return tl.load(call + name).to(tl.pointer_type(dtype))
+
+
+@triton.jit
+def look(at, there):
+    """What others write, at an address for each of `lanes`, 0 where there is none. It acquires
+    nothing, and comes before what is read behind it. Threads may see different values: only what is
+    made of those of all lanes is the same in every thread."""
+    return tl.load(at, mask=there, other=0, volatile=True)
 
 
 @triton.jit
@@ -161,12 +178,17 @@ def tell_troubles(call):
     """Bring the counts to the page, if they have changed; by one program when others have ended,
     so that nobody changes what it reads."""
     state = array(call, words.STATE, tl.int32)
-    troubles = tl.load(state + words.TROUBLES)
-    if troubles != tl.load(state + words.TOLD):
+    if has_untold(state):
         page = array(call, words.PAGE, tl.int32) + words.PAGE_TROUBLES
         for index in range(num_troubles(call)):
             tl.store(page + index, tl.load(state + words.BAD_KEYS + index))
-        tl.store(state + words.TOLD, troubles)
+        tl.store(state + words.TOLD, tl.load(state + words.TROUBLES))
+
+
+@triton.jit
+def has_untold(state):
+    """Whether they have changed since they were told."""
+    return tl.load(state + words.TROUBLES) != tl.load(state + words.TOLD)
 
 
 @triton.jit
@@ -303,16 +325,15 @@ def is_last(state, num_before):
 @triton.jit
 def end_dispatch(call, epoch, ticket):
     """Make the numbers of the running dispatch those of the next one; by its last program."""
-    use = tl.load(array(call, words.ROUTING, tl.int32) + words.USES) + 1
-    number_next(call, epoch, ticket, use)
+    routing = array(call, words.ROUTING, tl.int32)
+    use = tl.load(routing + words.USES) + 1
+    number_next(array(call, words.STATE, tl.int32), routing, epoch, ticket, use)
     tell_troubles(call)
 
 
 @triton.jit
-def number_next(call, epoch, ticket, use):
+def number_next(state, routing, epoch, ticket, use):
     """The numbers alone; ``use`` is that of the handle's memory."""
-    state = array(call, words.STATE, tl.int32)
-    routing = array(call, words.ROUTING, tl.int32)
     ticket = ticket.to(tl.int32)
     tl.store(routing + words.TICKET, ticket)
     tl.store(routing + words.EPOCH, epoch)
