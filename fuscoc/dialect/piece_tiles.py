@@ -129,8 +129,10 @@ class TritonPieceTile(Op, name="triton_piece_tile"):
         check_fields(op.read("fields"), "fields", row_fields(loads))
         check_words(op.read("fields"), "word_bytes", loads)
         words = [each["word_bytes"] for each in op.read("fields")]
-        if op.read("holding_warps") and (words != [LINE_BYTES] or pieces[0].looks_up()):
-            raise VerifyError("must not hold items of other words than lines, or looked-up ones")
+        if op.read("holding_warps"):
+            if words != [LINE_BYTES] or pieces[0].looks_up():
+                raise VerifyError("must not hold looked-up items, or words that are no lines")
+            check_power(op.read("item_lines"), "'item_lines' of items that are held")
         for each in op.read("fields"):
             check_power(each["lines"], f"'lines' of '{each['field']}'")
             if op.read("item_lines") % each["lines"]:

@@ -202,7 +202,7 @@ def test_tiles_of_pieces(old: str, new: str, reason: str) -> None:
     assert reason in error_of(edited(text, (old, new)))
 
 
-HOLDING = "must not hold items of other words than lines, or looked-up ones"
+HOLDING = "must not hold looked-up items, or words that are no lines"
 
 
 @pytest.mark.parametrize(
@@ -210,6 +210,7 @@ HOLDING = "must not hold items of other words than lines, or looked-up ones"
     [
         ("redistribute", "holding_warps = 8", "holding_warps = 3", "a power of two for 'holding"),
         ("redistribute", "holding_warps = 8", "holding_warps = 64", "must not put more than 32"),
+        ("redistribute", "item_lines = 1024", "item_lines = 3072", "power of two for 'item_lines'"),
         ("kv_pages", "copy_warps = 4", "copy_warps = 4 : i64, holding_warps = 8", HOLDING),
         (
             "ulysses",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import ne
@@ -335,6 +336,30 @@ class Patched:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
+
+
+def rows_of_a_late_peer(group: Any, artifact: str, seconds: float, num_calls: int) -> list[float]:
+    """Elements of this rank that are wrong where a dispatch has returned, in dispatches that rank 1
+    goes on with so much later than it has said that nothing is new."""
+    shuffle = open_shuffle(group, artifact, capacity=8, num_handles=2)
+    num_ranks, rank = shuffle.topology.num_ranks, shuffle.rank
+    with launching(interpreted=True):
+        kept = load("kept")
+    hear = kept.hear
+
+    def hear_late(call: Any) -> Any:
+        time.sleep(seconds if rank == 1 else 0)
+        return hear(call)
+
+    wrong = []
+    with mock.patch.object(kept, "hear", hear_late):
+        for call in range(num_calls):
+            sources = [torch.full((4, num_ranks, 3), 10.0 * call + each) for each in range(2)]
+            rows, _ = shuffle.dispatch(x=sources[rank], rows=4, length=8)
+            expected = torch.cat([each[:, rank] for each in sources])
+            wrong.append(float((rows != expected).sum()))
+    shuffle.check()
+    return wrong
 
 
 def flags_of_unchanging_calls(

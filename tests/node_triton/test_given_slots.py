@@ -320,6 +320,12 @@ def test_a_planner_may_be_overtaken(pool: Pool) -> None:
         assert seen.index(True) <= 4
 
 
+def test_rows_of_a_late_peer_are_waited_for(pool: Pool) -> None:
+    """Longer than the last program looks for them before it waits."""
+    for wrong in pool.run(given_work.rows_of_a_late_peer, 2, path(MOVING), 0.5, 6):
+        assert wrong == [0] * 6
+
+
 def test_programs_without_an_item_look_for_no_rank(pool: Pool) -> None:
     """Of a piece that goes nowhere, by a mistake or because no rank is there."""
     shifted = LINES.replace("on k", "on k + shift")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from fuscoc.manifest import CompiledShuffle
 from fuscoc.pipeline import compile_to_ir
 from fuscoc.source import SourceFile
 from fuscoc_runtime.kernels import device
-from fuscoc_runtime.kernels.loader import load_kernel
+from fuscoc_runtime.kernels.loader import launching, load_kernel
 from fuscoc_runtime.manifest.schema import KernelArg, KernelSpec
 from fuscoc_runtime.room import LEAST
 from tests.codegen.ptx import (
@@ -226,6 +227,26 @@ def test_pieces_compile(name: str) -> None:
     # A combine's first releases say what this rank has begun; the last one is that of an item.
     *_, before_last, _ = re.finditer(r"\.release\b", compiled(name)["combine"])
     assert barriers_before_release(compiled(name)["combine"][before_last.end() :]) > 0
+
+
+def test_programs_that_hold_items_look_by_lanes() -> None:
+    """Threads may see different values of what others write, so each has a lane of its own."""
+    for name, warps in {"ulysses": [1, 8, 4], "vit_patches": [1, 4, 4]}.items():
+        assert [each.num_warps for each in node_of(PIECES[name]).kernels.values()] == warps
+    ptx = compiled("ulysses")["dispatch"]
+    assert ".local" not in ptx
+    # By a program that holds an item and by one that does not, at arrivals, and each once more.
+    assert len(re.findall(r"@%p\d+ ld\.volatile\.global\S* \{ %r\d+ \}", ptx)) == 6
+    for room, warps, lanes in [(8, 1, 32), (8, 4, 128), (8, 8, 256), (128, 2, 128)]:
+        assert lanes_of(room, warps) == lanes
+
+
+def lanes_of(room: int, num_warps: int) -> int:
+    """`sync.lanes` of kernels of so many warps, compiled for a node of so many ranks."""
+    with launching(interpreted=False), device.having_room(room):
+        sync = device.load("sync")
+    builder = SimpleNamespace(options=SimpleNamespace(num_warps=num_warps))
+    return int(sync.lanes(_semantic=SimpleNamespace(builder=builder)).value)
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,9 @@ from fuscoc_runtime.room import num_routing_words, room_for
 
 MAX_CHAINING = 4096
 """Programs that plan groups of entries: none waits for another but the first."""
-FEW_AN_SM = 2.5
-"""Programs of a small call: half of the SMs have room for another's, also while these wait."""
+FEW_AN_SM, FEW_HOLDING = 2.5, 2
+"""Programs of a small call: half of the SMs have room for another's, also while these wait. Of
+those that hold an item, of twice as many warps, no more than registers have room for."""
 PARTS = {"both": 0, "meets": 1, "places": 2}
 """What a launch of `plan` does: see kernels/device/pieces.py."""
 SHARE = 1 << 14
@@ -170,15 +171,17 @@ class TritonPiecesNode(TritonNode):
         begun = self._program.bits_of_cells(source)
         if begun is not None:
             values["begun"] = address(begun)
-        values["programs"] = self._few(self._num_items(num_sources), self._programs.dispatch)
-        is_small = values["programs"] <= FEW_AN_SM * self._programs.sms
+        few = FEW_HOLDING if "holding_warps" in self._tile else FEW_AN_SM
+        values["programs"] = self._few(self._num_items(num_sources), self._programs.dispatch, few)
+        is_small = values["programs"] <= few * self._programs.sms
         commands = self._forth_early if is_small and self._may_wait else self._forth
         commands.submit(commands.numbers(values))
         return handle
 
     def _programs_back(self, num_sources: int, results: Sequence[torch.Tensor]) -> int:
         shares = max((-(-each.nbytes // SHARE) for each in results), default=0)
-        return self._few(max(2 * self._num_items(num_sources), shares), self._programs.combine)
+        needed = max(2 * self._num_items(num_sources), shares)
+        return self._few(needed, self._programs.combine, FEW_AN_SM)
 
     def _num_items(self, num_sources: int) -> int:
         """Items that so many segments are copied in, where entries are not looked up."""
@@ -188,9 +191,9 @@ class TritonPiecesNode(TritonNode):
         ends = self._pieces.per_entry * self._program.num_ranks * len(self._program.row_bytes)
         return sum(of_fields) + ends
 
-    def _few(self, needed: int, most: int) -> int:
+    def _few(self, needed: int, most: int, an_sm: float) -> int:
         """Programs of a call, each with an item, if as many as that are few."""
-        if self._interpreted or self._pieces.outer or needed > FEW_AN_SM * self._programs.sms:
+        if self._interpreted or self._pieces.outer or needed > an_sm * self._programs.sms:
             return most
         return needed
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -90,13 +91,15 @@ def fix_keys(module: ModuleType) -> None:
 
 
 def _constants(module: ModuleType) -> list[tuple[str, str, object]]:
-    """Those of the modules that a module has loaded."""
+    """Those of the modules that a module has loaded, and what computes such at compile time."""
     import triton.language as tl
 
-    return sorted(
-        (of, name, each.value)
-        for of, other in vars(module).items()
-        if isinstance(other, ModuleType) and other.__name__.startswith(f"{__name__}.")
-        for name, each in vars(other).items()
-        if isinstance(each, tl.constexpr)
-    )
+    found = []
+    for of, other in vars(module).items():
+        if isinstance(other, ModuleType) and other.__name__.startswith(f"{__name__}."):
+            for name, each in vars(other).items():
+                if isinstance(each, tl.constexpr):
+                    found.append((of, name, each.value))
+                elif tl.core.is_builtin(each) and each.__module__ == other.__name__:
+                    found.append((of, name, inspect.getsource(each)))
+    return sorted(found)

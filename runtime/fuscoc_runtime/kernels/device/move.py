@@ -99,8 +99,8 @@ def dispatch(
         sync.number_next(state, routing, epoch, ticket, use)
         untold = sync.has_untold(state)  # which is loaded while it looks
         lacks = lack_arrivals(call, here, epoch)
-        if untold:
-            sync.tell_troubles(call)
+        if untold:  # which all threads have read before one of them looked
+            sync.bring_troubles(call)
         if lacks:
             await_arrived(call, here, epoch)  # last, so that nothing is left to do behind it
 
@@ -121,7 +121,7 @@ def copy_ahead(
         box, source + start, rows_at + end, first, last, 0, steps, item_lines
     )
     there = (at >= source) & (at + boxes.LINE <= source + source_bytes)
-    told = kept.hear(call)  # its answer comes before what is read behind it
+    told = kept.hear(call)  # whose answer need not wait until all else is there
     found = lines.load_words(at, live & there)
     is_kept = kept.all_say_so(call, epoch, told)
     lines.store_words(to, found, live & is_kept)
@@ -176,8 +176,8 @@ def leave(call, state, there, others, is_kept):
         goes = sync.aborted(call) == 0
     if goes:
         arrive(there, others, tl.where(tl.program_id(0) == 0, ARRIVED - tl.num_programs(0) + 1, 1))
-    # The fence of `arrive` is behind all that was read and stored, and GPUs let no atomic pass it:
-    # this one need not wait until what was added is there.
+    # The fence of `arrive` is behind all that was read and stored, and GPUs let no atomic of its
+    # warp pass it, which is the first one: this one need not wait until what was added is there.
     return sync.is_last(state, tl.atomic_add(state + words.EXITS, 1, sem="relaxed"))
 
 

@@ -79,9 +79,9 @@ else:
 
 @triton.jit
 def look(at, there):
-    """What others write, at an address for each of `lanes`, 0 where there is none. It acquires
-    nothing, and comes before what is read behind it. Threads may see different values: only what is
-    made of those of all lanes is the same in every thread."""
+    """What others write, at an address for each of `lanes`, 0 where there is none. It orders
+    nothing. Threads may see different values: only what is made of those of all lanes is the same
+    in every thread."""
     return tl.load(at, mask=there, other=0, volatile=True)
 
 
@@ -177,12 +177,20 @@ def num_troubles(call):
 def tell_troubles(call):
     """Bring the counts to the page, if they have changed; by one program when others have ended,
     so that nobody changes what it reads."""
+    untold = has_untold(array(call, words.STATE, tl.int32))
+    tl.debug_barrier()  # every thread has read what is replaced
+    if untold:
+        bring_troubles(call)
+
+
+@triton.jit
+def bring_troubles(call):
+    """The same whether they have changed or not."""
     state = array(call, words.STATE, tl.int32)
-    if has_untold(state):
-        page = array(call, words.PAGE, tl.int32) + words.PAGE_TROUBLES
-        for index in range(num_troubles(call)):
-            tl.store(page + index, tl.load(state + words.BAD_KEYS + index))
-        tl.store(state + words.TOLD, tl.load(state + words.TROUBLES))
+    page = array(call, words.PAGE, tl.int32) + words.PAGE_TROUBLES
+    for index in range(num_troubles(call)):
+        tl.store(page + index, tl.load(state + words.BAD_KEYS + index))
+    tl.store(state + words.TOLD, tl.load(state + words.TROUBLES))
 
 
 @triton.jit
