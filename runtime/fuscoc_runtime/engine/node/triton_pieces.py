@@ -31,7 +31,7 @@ MAX_CHAINING = 4096
 """Programs that plan groups of entries: none waits for another but the first."""
 FEW_AN_SM, FEW_HOLDING = 2.5, 2
 """Programs of a small call: half of the SMs have room for another's, also while these wait. Of
-those that hold an item, of twice as many warps, no more than registers have room for."""
+those that hold an item meanwhile, of twice as many warps, no more than registers have room for."""
 PARTS = {"both": 0, "meets": 1, "places": 2}
 """What a launch of `plan` does: see kernels/device/pieces.py."""
 SHARE = 1 << 14
@@ -171,7 +171,7 @@ class TritonPiecesNode(TritonNode):
         begun = self._program.bits_of_cells(source)
         if begun is not None:
             values["begun"] = address(begun)
-        few = FEW_HOLDING if "holding_warps" in self._tile else FEW_AN_SM
+        few = FEW_HOLDING if self._may_wait and "holding_warps" in self._tile else FEW_AN_SM
         values["programs"] = self._few(self._num_items(num_sources), self._programs.dispatch, few)
         is_small = values["programs"] <= few * self._programs.sms
         commands = self._forth_early if is_small and self._may_wait else self._forth
