@@ -116,7 +116,7 @@ def wrong_pages(
     **options: Any,
 ) -> tuple[list[str], int, list[int]]:
     """Pages of a cache to ranks and slots, by rank: what ``check`` says, how many were dropped, and
-    the slots that are filled, each with a page that goes there."""
+    the slots that are filled, each with a page that goes there, or with parts of two that do."""
     shuffle = open_shuffle(group, artifact, max_sources=8, capacity=16, **options)
     caches = [
         torch.randn(2, 5, 4, 2, 8, 64, generator=torch.Generator().manual_seed(rank)).bfloat16()
@@ -134,7 +134,7 @@ def wrong_pages(
             for page, place in zip(own, to, strict=True)
             if list(place) == [shuffle.rank, slot] and 0 <= page < 5
         ]
-        assert any(torch.equal(bits(rows)[slot], bits(each[None])[0]) for each in sent)
+        assert (bits(rows)[slot] == bits(torch.stack(sent))).any(0).all()
     return [said_by(shuffle.check), said_by(shuffle.check)], int(handle.dropped), filled
 
 

@@ -202,7 +202,7 @@ def test_pages_that_are_given_away_twice_in_many_calls(pool: Pool, text: str) ->
 
 def test_mistakes_in_pieces(pool: Pool) -> None:
     """A page that is none, a slot that is none and one that two ranks want: those are not moved, or
-    one of them is there, and somebody is told."""
+    one of them is there, or parts of both, and somebody is told."""
     pages = [[0, 7, -1, 1], [2, 4, 3]]
     places = [[(1, 3), (0, 0), (0, 1), (1, 16)], [(1, 3), (0, 5), (-1, 0)]]
     found = pool.run(given_mistakes.wrong_pages, 2, path(LONG_PAGES), pages, places)
