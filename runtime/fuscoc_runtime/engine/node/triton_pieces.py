@@ -171,9 +171,9 @@ class TritonPiecesNode(TritonNode):
         begun = self._program.bits_of_cells(source)
         if begun is not None:
             values["begun"] = address(begun)
-        few = FEW_HOLDING if self._may_wait and "holding_warps" in self._tile else FEW_AN_SM
-        values["programs"] = self._few(self._num_items(num_sources), self._programs.dispatch, few)
-        is_small = values["programs"] <= few * self._programs.sms
+        needed = self._num_items(num_sources)
+        values["programs"] = self._few(needed, self._programs.dispatch, self._few_forth)
+        is_small = values["programs"] <= self._few_forth * self._programs.sms
         commands = self._forth_early if is_small and self._may_wait else self._forth
         commands.submit(commands.numbers(values))
         return handle
@@ -209,6 +209,8 @@ class TritonPiecesNode(TritonNode):
         # Who has only some of the SMs has left the others to kernels that may not have to wait.
         whole = self._program.model(None).sms
         self._may_wait = programs.sms == whole and self._plan_programs <= whole
+        holds = self._may_wait and "holding_warps" in self._tile
+        self._few_forth = FEW_HOLDING if holds else FEW_AN_SM
 
     def _commands_forth(self, early: bool = False) -> list[Command]:
         """A dispatch; ``early``: what copies comes while planning goes on."""
