@@ -24,6 +24,7 @@ words, vectors, sync, points = load("words"), load("vectors"), load("sync"), loa
 many, of_rows, ranks = load("many"), load("sums"), load("ranks")
 
 BYTES = tl.constexpr(1024)  # poisoned at once
+LOOKS = tl.constexpr(16)  # at a flag, between two whether it may still be set
 
 
 @triton.jit
@@ -154,7 +155,7 @@ def flag_of(call, peer, group):
 @triton.jit
 def has_come(flag, tag):
     """Whether what a flag stands for has come for the combine."""
-    return (tl.atomic_add(flag, 0, sem="acquire", scope="sys") == tag).to(tl.int32)
+    return sync.is_there(flag, tag)
 
 
 @triton.jit
@@ -243,14 +244,15 @@ def wait_for_rows(call, flag, peer, item, tag):
         shown = 0
         stopped = 0
         while (there == 0) & (refused == 0) & (stopped == 0):
-            stopped = sync.aborted(call)
-            # One that has refused this call, or a later one, has sent all it ever will: what it has
-            # not flagged by now does not come.
-            refused = has_reached(call, words.REFUSED_AT, peer, tag)
-            refused |= has_left(call, peer)
-            there = has_come(flag, tag)
             polls += 1
-            shown = sync.show(call, polls, shown, stage, peer, item)
+            if polls % LOOKS == 0:
+                stopped = sync.aborted(call)
+                # One that has refused this call, or a later one, has sent all it ever will: what it
+                # has not flagged by now does not come.
+                refused = has_reached(call, words.REFUSED_AT, peer, tag)
+                refused |= has_left(call, peer)
+                shown = sync.show(call, polls, shown, stage, peer, item)
+            there = has_come(flag, tag)
             sync.pause()
         if (there == 1) | (refused == 1):
             sync.end_wait(call, shown)
@@ -351,8 +353,9 @@ def finish(call, turn):
     """Leave the combine; the last program makes its numbers those of the next one."""
     _, tag, plans, outdated, overwritten, _ = turn
     state = sync.array(call, words.STATE, tl.int32)
+    number = tl.load(state + words.NUM_COMBINES) + 1  # while what was stored is on its way
     if sync.leave(state):
-        tl.store(state + words.NUM_COMBINES, tl.load(state + words.NUM_COMBINES) + 1)
+        tl.store(state + words.NUM_COMBINES, number)
         tl.store(state + words.COMBINE_SAW_PLAN, plans)
         if outdated:
             if sync.is_exact(call) == 0:  # else its dispatch has told

@@ -84,7 +84,8 @@ def give_back(
     takes = num_sent == num_sent
     if fixed:
         takes = num_sent + num_got > tl.num_programs(0)
-    number = tl.program_id(0).to(tl.int64)  # without taking: first what is sent, an item each
+    # Without taking: first what is sent, an item each; the first program has a word for the peers.
+    number = ((tl.program_id(0) + tl.num_programs(0) - 1) % tl.num_programs(0)).to(tl.int64)
     sends = tl.where(takes, number % 2 == 0, number < num_sent).to(tl.int32)
     pending = tl.full((), 0, tl.int64)  # the flag of what was sent last
     left = tl.where(takes, 2, 1)  # kinds of items that there may be more of

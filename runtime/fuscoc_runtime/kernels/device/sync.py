@@ -32,6 +32,9 @@ if triton.knobs.runtime.interpret:
     def lanes():
         return words.MAX_RANKS.value
 
+    def is_there(at, value):
+        return (tl.load(at, volatile=True) == value).to(tl.int32)
+
     def word(call, name):
         """A word of the table, read once a launch: it never changes, and kernels ask for it more
         often than for anything else."""
@@ -66,6 +69,26 @@ else:
         """A lane for each rank, and for each thread, so that none has what another has."""
         threads = num_threads(_semantic=_semantic).value
         return tl.constexpr(max(threads, words.MAX_RANKS.value))
+
+    @triton.jit
+    def is_there(at, value):
+        """Whether all threads have seen what others write at an address, i64, and so read behind it
+        all that was stored before."""
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b64 seen;
+            .reg .pred same;
+            ld.acquire.sys.global.b64 seen, [$1];
+            setp.eq.b64 same, seen, $2;
+            barrier.cta.red.and.pred same, 0, same;
+            selp.b32 $0, 1, 0, same;
+            }""",
+            "=r,l,l",
+            [at.to(tl.int64), value],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
 
     @triton.jit
     def word(call, name: tl.constexpr):
