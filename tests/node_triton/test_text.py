@@ -241,6 +241,19 @@ def test_programs_that_hold_items_look_by_lanes() -> None:
         assert lanes_of(room, warps) == lanes
 
 
+@pytest.mark.parametrize("name", ["moe", "ulysses"])
+def test_rows_that_come_back_are_acquired_by_every_thread(name: str) -> None:
+    """Each thread looks at a flag by itself, and all wait for one verdict of all of them."""
+    ptx = re.sub(r"\n\s*\.loc.*", "", compiled(name)["combine"])
+    looks = re.findall(r"ld\.acquire\.sys\.global\.b64 (\w+), \[(%rd\d+)\];([^}]*)}", ptx)
+    assert looks
+    for seen, _, behind in looks:
+        compare, verdict, told = (line.strip() for line in behind.strip().split(";")[:3])
+        assert re.fullmatch(rf"setp\.eq\.b64 same, {seen}, %rd\d+", compare)
+        assert verdict == "barrier.cta.red.and.pred same, 0, same"
+        assert re.fullmatch(r"selp\.b32 %r\d+, 1, 0, same", told)
+
+
 def lanes_of(room: int, num_warps: int) -> int:
     """`sync.lanes` of kernels of so many warps, compiled for a node of so many ranks."""
     with launching(interpreted=False), device.having_room(room):

@@ -1,8 +1,8 @@
 """Epoch words: how programs of one GPU and of several wait for each other.
 
 A flag holds the epoch of the call that set it and is never cleared, so a captured graph can be
-replayed. Epochs wrap: only their differences count. Atomics look at what others write, since their
-result is the same in every thread, or `look` does.
+replayed. Epochs wrap: only their differences count. What others write is looked at so that all
+threads know the same of it: by atomics, by `look`, or by `is_there`.
 """
 
 import time
