@@ -24,7 +24,6 @@ words, vectors, sync, points = load("words"), load("vectors"), load("sync"), loa
 many, of_rows, ranks = load("many"), load("sums"), load("ranks")
 
 BYTES = tl.constexpr(1024)  # poisoned at once
-LOOKS = tl.constexpr(16)  # at a flag, between two whether it may still be set
 
 
 @triton.jit
@@ -153,12 +152,6 @@ def flag_of(call, peer, group):
 
 
 @triton.jit
-def has_come(flag, tag):
-    """Whether what a flag stands for has come for the combine."""
-    return sync.is_there(flag, tag)
-
-
-@triton.jit
 def enter(call, tag, planned):
     """Tell the peers that this rank has begun the call, hence finished all before it. Without a
     plan since then, which has said so already, wait until they have told it, too: then their
@@ -214,7 +207,7 @@ def flagged_by_all(call, group, tag):
     for step in range(1, num_ranks):
         peer = (rank + step) % num_ranks
         if joins(call, peer):
-            there = there & has_come(flag_of(call, peer, group), tag)
+            there = there & sync.is_there(flag_of(call, peer, group), tag)
     return there != 0
 
 
@@ -237,7 +230,7 @@ def wait_for_flags(call, group, tag):
 def wait_for_rows(call, flag, peer, item, tag):
     """Wait for what a peer flags; whether it has come."""
     stage: tl.constexpr = words.COMBINE_GROUP_ROWS
-    there = has_come(flag, tag)
+    there = sync.is_there(flag, tag)
     if there == 0:
         refused = 0
         polls = 0
@@ -245,14 +238,14 @@ def wait_for_rows(call, flag, peer, item, tag):
         stopped = 0
         while (there == 0) & (refused == 0) & (stopped == 0):
             polls += 1
-            if polls % LOOKS == 0:
+            if polls % sync.POLLS == 0:
                 stopped = sync.aborted(call)
                 # One that has refused this call, or a later one, has sent all it ever will: what it
                 # has not flagged by now does not come.
                 refused = has_reached(call, words.REFUSED_AT, peer, tag)
                 refused |= has_left(call, peer)
                 shown = sync.show(call, polls, shown, stage, peer, item)
-            there = has_come(flag, tag)
+            there = sync.is_there(flag, tag)
             sync.pause()
         if (there == 1) | (refused == 1):
             sync.end_wait(call, shown)

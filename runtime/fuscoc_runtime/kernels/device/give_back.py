@@ -84,7 +84,8 @@ def give_back(
     takes = num_sent == num_sent
     if fixed:
         takes = num_sent + num_got > tl.num_programs(0)
-    # Without taking: first what is sent, an item each; the first program has a word for the peers.
+    # Without taking: first what is sent, an item each. The first program is the last in that order,
+    # since it has told the peers that this rank is here, which takes as long as an item.
     number = ((tl.program_id(0) + tl.num_programs(0) - 1) % tl.num_programs(0)).to(tl.int64)
     sends = tl.where(takes, number % 2 == 0, number < num_sent).to(tl.int32)
     pending = tl.full((), 0, tl.int64)  # the flag of what was sent last

@@ -16,7 +16,7 @@ from fuscoc_runtime.kernels.device import load
 
 words = load("words")
 
-POLLS = tl.constexpr(8)  # of a flag, between two looks whether anybody still waits
+POLLS = tl.constexpr(16)  # of a flag, between two looks whether anybody still waits
 
 if triton.knobs.runtime.interpret:
 
@@ -72,8 +72,9 @@ else:
 
     @triton.jit
     def is_there(at, value):
-        """Whether all threads have seen what others write at an address, i64, and so read behind it
-        all that was stored before."""
+        """Whether others have written a value, i64, at an address, as all threads of the program
+        have seen, which come here together. Each acquires by itself, and so reads all that was
+        stored before it."""
         return tl.inline_asm_elementwise(
             """{
             .reg .b64 seen;
