@@ -35,6 +35,7 @@ from fuscoc.dialect.runs import Unit
 
 MAX_WARPS = 32
 BUFFER_ALIGN = 128
+MOST_COUNTED = 2**15 - 1  # points of a program of the planner, which counts in 16 bits
 FIELD_SIZES = Record(
     {"field": Text(), "word_bytes": Unit(1), "part_bytes": Integer(1), "buffer_at": Integer(0)}
 )
@@ -151,6 +152,8 @@ class TritonTile(Op, name="triton_tile"):
         (points,), counts = ops_of(node, NodePoints), ops_of(node, NodeCount)
         if op.read("plan_points") < points.read("fanout"):
             raise VerifyError("needs programs of the planner that hold all points of a segment")
+        if op.read("plan_points") * op.read("plan_tiles") > MOST_COUNTED:
+            raise VerifyError(f"must not plan more than {MOST_COUNTED} points in a program")
         columns = 1
         for assign in ops_of(node, NodeAssign):
             num_keys = counts[0].follow("placement").read("num_keys")

@@ -31,6 +31,7 @@ from fuscoc_runtime.engine.node.slabs import (
     HEADER_BYTES,
     POINT_BYTES,
     STEP,
+    counted_columns,
     num_columns,
     num_places,
     num_turns,
@@ -104,7 +105,7 @@ def _slabs(
     if shuffle.program.target.kind == "packed":
         counted = [product(places, per_point)] * (1 + shuffle.program.is_compact)
         tiles = arithmetic("/", places, node.tile_sources)
-        counted.append(product(tiles, COUNT_BYTES * num_columns(shuffle, topology)))
+        counted.append(product(tiles, COUNT_BYTES * counted_columns(shuffle, topology)))
     if table := table_bytes(shuffle):
         counted.append(table)
     rows = (_rounded(product(places, each.num_elems * ITEM_BYTES[each.dtype])) for each in target)

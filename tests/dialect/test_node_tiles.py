@@ -43,6 +43,7 @@ TILED = [
     ("team_vectors = 2", "team_vectors = 3", CUDA + "must have 15 teams at most, and two vectors"),
     ("plan_points = 128", "plan_points = 4", TRITON + "needs programs of the planner that hold"),
     ("plan_keys = 8", "plan_keys = 512", TRITON + "must not take more counts at once than"),
+    ("plan_tiles = 1", "plan_tiles = 256", TRITON + "must not plan more than 32767 points"),
     (
         "plan_warps = 4",
         "plan_warps = 64",

@@ -42,7 +42,7 @@ def count(
         counts = slabs.counts_of(call, slabs.leaving(call, node), index)
         for first in range(0, columns, CLEARED):
             column = first + tl.arange(0, CLEARED)
-            tl.store(counts + column, tl.full((CLEARED,), 0, tl.int32), mask=column < columns)
+            tl.store(counts + column, tl.full((CLEARED,), 0, tl.int16), mask=column < columns)
     for number in range(tiles):
         tl.debug_barrier()  # what was counted before is there
         count_tile(
@@ -71,9 +71,9 @@ def count_tile(
     within = tl.full((size,), 0, tl.int32)
     rows = within
     if tiles > 1:
-        within += tl.load(of_key, mask=goes & (number > 0), other=0)
+        within += tl.load(of_key, mask=goes & (number > 0), other=0).to(tl.int32)
         if compact:
-            rows += tl.load(of_rank, mask=goes & (number > 0), other=0)
+            rows += tl.load(of_rank, mask=goes & (number > 0), other=0).to(tl.int32)
     place = tl.arange(0, size)
     is_first = goes
     if compact:
@@ -97,13 +97,14 @@ def count_tile(
             before = (other // tile[1])[None, :] < (place // tile[1])[:, None]
             before = before & opens[None, :] & (to[None, :] == rank[:, None])
             rows += vectors.total(before.to(tl.int32), 1)
-    tl.store(slabs.within_of(call, slab, words.SLAB_WITHIN) + point, within, mask=goes)
+    tl.store(slabs.within_of(call, slab, words.SLAB_WITHIN) + point, within.to(tl.int16), mask=goes)
     if compact:
-        tl.store(slabs.within_of(call, slab, words.SLAB_WITHIN_ROWS) + point, rows, mask=goes)
+        before = rows.to(tl.int16)
+        tl.store(slabs.within_of(call, slab, words.SLAB_WITHIN_ROWS) + point, before, mask=goes)
     tl.debug_barrier()  # all have read what was counted before
-    tl.atomic_add(of_key, 1, mask=goes, sem="relaxed")
+    slabs.count_one(of_key, goes)
     if compact:
-        tl.atomic_add(of_rank, 1, mask=is_first, sem="relaxed")
+        slabs.count_one(of_rank, is_first)
 
 
 @triton.jit

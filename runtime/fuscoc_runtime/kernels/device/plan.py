@@ -190,7 +190,7 @@ def add_up(
     for start in range(0, num_programs, chunk):
         index = start + tl.arange(0, chunk).to(tl.int64)
         mask = (index[:, None] < num_programs) & exists[None, :]
-        counts = tl.load(told[None, :] + index[:, None] * stride, mask=mask, other=0)
+        counts = tl.load(told[None, :] + index[:, None] * stride, mask=mask, other=0).to(tl.int32)
         counts = tl.where(index[:, None] < counting, counts, 0)
         before = sums[None, :] + vectors.running(counts, 0) - counts
         tl.store(counted[None, :] + index[:, None] * keys, before, mask=mask)

@@ -278,14 +278,23 @@ def table_of(call, slab):
 @triton.jit
 def counts_of(call, slab, index):
     """Counts of the tiles of one program of the planner."""
-    counts = (slab + sync.word(call, words.SLAB_COUNTS)).to(tl.pointer_type(tl.int32))
+    counts = (slab + sync.word(call, words.SLAB_COUNTS)).to(tl.pointer_type(tl.int16))
     return counts + index * sync.word(call, words.SLAB_COLUMNS)
+
+
+@triton.jit
+def count_one(counts, mask):
+    """Add 1 to counts, each by an atomic on the word that it is a half of."""
+    at = counts.to(tl.int64)
+    one = tl.where(at % 4 == 0, 1, 1 << 16)
+    word = (at - at % 4).to(tl.pointer_type(tl.int32))
+    tl.atomic_add(word, one, mask=mask, sem="relaxed")
 
 
 @triton.jit
 def within_of(call, slab, name: tl.constexpr):
     """Rows before each point in its tile: of its key, or, by the other ``name``, of its rank."""
-    return (slab + sync.word(call, name)).to(tl.pointer_type(tl.int32))
+    return (slab + sync.word(call, name)).to(tl.pointer_type(tl.int16))
 
 
 @triton.jit
@@ -300,7 +309,7 @@ def lay_out(call, source, point, mask, fanout: tl.constexpr, compact: tl.constex
     rows = within
     if compact:
         rows = tl.load(within_of(call, slab, words.SLAB_WITHIN_ROWS) + at, mask=mask, other=0)
-    return rank, key, within, rows
+    return rank, key, within.to(tl.int32), rows.to(tl.int32)
 
 
 @triton.jit

@@ -107,9 +107,9 @@ DO_NOT_FIT = tl.constexpr(2)  # and whether rows of several ranks would do so th
 NUM_KEYS = tl.constexpr(84)  # that are counted: of all, or of several nodes those of this one
 NODE_KEYS = tl.constexpr(85)  # address of i64 [keys], the number of each in the node that it is of
 # Where the parts of a slab begin that a rank counts, in bytes, and how many columns it has:
-SLAB_WITHIN = tl.constexpr(86)  # i32 [stride][fanout] rows of its key before a point in its tile,
+SLAB_WITHIN = tl.constexpr(86)  # i16 [stride][fanout] rows of its key before a point in its tile,
 SLAB_WITHIN_ROWS = tl.constexpr(87)  # of its rank, likewise,
-SLAB_COUNTS = tl.constexpr(88)  # i32 [tiles][columns] rows of every key and rank
+SLAB_COUNTS = tl.constexpr(88)  # i16 [tiles][columns] rows of every key and rank
 SLAB_COLUMNS = tl.constexpr(89)
 SLAB_KEYS = tl.constexpr(90)  # of them for keys, as many as any node has
 CELL_MARKS = tl.constexpr(91)  # address of [max_boxes] source cells that segments begin with
