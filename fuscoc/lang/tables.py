@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from hashlib import sha256
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import lark
@@ -18,8 +18,9 @@ from lark import Lark
 from lark.grammar import Rule
 from lark.lexer import TerminalDef
 
-GRAMMAR = files("fuscoc.lang").joinpath("grammar.lark")
-TABLES = files("fuscoc.lang").joinpath("tables.json")
+# Every command reads them, and importlib.resources takes longer to import than they to read.
+GRAMMAR = Path(__file__).with_name("grammar.lark")
+TABLES = Path(__file__).with_name("tables.json")
 
 
 def load_parser(**options: Any) -> Lark:
@@ -53,13 +54,11 @@ def _numbered(pairs: list[tuple[str, Any]]) -> dict[int | str, Any]:
 
 
 def _write_tables() -> None:
-    from pathlib import Path
-
     grammar = GRAMMAR.read_text(encoding="utf-8")
     data, memo = _make(grammar).memo_serialize([TerminalDef, Rule])
     kept = {"made_of": made_of(grammar), "data": data, "memo": memo}
     text = json.dumps(kept, separators=(",", ":")) + "\n"
-    Path(str(TABLES)).write_text(text, encoding="utf-8")
+    TABLES.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
