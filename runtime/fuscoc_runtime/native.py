@@ -10,7 +10,6 @@ import hashlib
 import logging
 import os
 import platform
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,6 +72,8 @@ class NativeLibrary:
 
 
 def _compile(command: Sequence[str], sources: Sequence[Path], target: Path) -> None:
+    import subprocess  # as a rule the library is there
+
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         made = Path(scratch) / target.name
         whole: list[str | Path] = [*command, "-o", made, *sources, *LIBRARIES]
