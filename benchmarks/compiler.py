@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=11)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
-    versions = ", ".join(f"{name} {version(name)}" for name in ("torch-mlir", "lark", "typer"))
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch-mlir", "lark", "click"))
     text = "\n".join(
         [
             "# Compiler: whole-process times",

@@ -8,62 +8,94 @@ import io
 import logging
 import signal
 import sys
-from typing import Annotated
+from importlib import import_module
 
-import typer
+import click
+from click.exceptions import Exit
 
 import fuscoc
-from fuscoc.commands import (
-    checking,
-    compiling,
-    diagnosing,
-    explaining,
-    formatting,
-    planning,
-    running,
-    serving,
-    simulating,
-    testing,
-)
 from fuscoc.commands.options import os_problem, show
 from fuscoc.diagnostics import CompileError
 
-app = typer.Typer(
-    name="fuscoc",
-    help="A compiler for data shuffles: layouts and routing in, fused kernels and plans out.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("check")(checking.check)
-app.command("compile")(compiling.compile_)
-app.command("doctor")(diagnosing.doctor)
-app.command("explain")(explaining.explain)
-app.command("explain-error")(explaining.explain_error)
-app.command("fmt")(formatting.fmt)
-app.command("lsp")(serving.lsp)
-app.command("run")(running.run)
-app.command("plan")(planning.plan)
-app.command("simulate")(simulating.simulate)
-app.command("test")(testing.property_test)
-
+COMMANDS = {  # by name: the file, and what is in it
+    "check": ("checking", "check"),
+    "compile": ("compiling", "compile_"),
+    "doctor": ("diagnosing", "doctor"),
+    "explain": ("explaining", "explain"),
+    "explain-error": ("explaining", "explain_error"),
+    "fmt": ("formatting", "fmt"),
+    "lsp": ("serving", "lsp"),
+    "run": ("running", "run"),
+    "plan": ("planning", "plan"),
+    "simulate": ("simulating", "simulate"),
+    "test": ("testing", "property_test"),
+}
 ALLOCATION = "can't allocate memory"  # PyTorch raises RuntimeError for it
 
 
-def _version(requested: bool) -> None:
+def load_command(name: str) -> click.Command:
+    """A command of ``COMMANDS``. Its file is imported here, and not before."""
+    file, function = COMMANDS[name]
+    command = getattr(import_module(f"fuscoc.commands.{file}"), function)
+    assert isinstance(command, click.Command)
+    return command
+
+
+class Commands(click.Group):
+    """All commands; only the one that is asked for is loaded, or all, for ``--help``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return load_command(cmd_name) if cmd_name in COMMANDS else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:  # suggests none, as it knows none
+            raise click.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """With whole sentences; click would cut long ones short."""
+        helps = {name: load_command(name).help or "" for name in COMMANDS}
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text.partition("\n")[0]) for name, text in helps.items()])
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # as shells count; click says 1
+            raise Exit(128 + signal.SIGINT) from None
+
+
+def _print_version(ctx: click.Context, option: click.Parameter, requested: bool) -> None:
     if requested:
-        typer.echo(f"fuscoc {fuscoc.__version__}")
-        raise typer.Exit
+        click.echo(f"fuscoc {fuscoc.__version__}")  # loads the runtime, which states it
+        raise Exit
 
 
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Options that come before the command."""
+@click.group(
+    cls=Commands,
+    no_args_is_help=True,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    },
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version.",
+)
+def app() -> None:
+    """A compiler for data shuffles: layouts and routing in, fused kernels and plans out."""
 
 
 def _look_for_no_more_garbage() -> None:
@@ -91,10 +123,10 @@ def main() -> None:
         show(error.source, error.diagnostics)
         sys.exit(1)
     except OSError as error:
-        typer.echo(f"error: {os_problem(error)}", err=True)
+        click.echo(f"error: {os_problem(error)}", err=True)
         sys.exit(1)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and ALLOCATION not in str(error):
             raise
-        typer.echo("error: this machine has not enough memory for that", err=True)
+        click.echo("error: this machine has not enough memory for that", err=True)
         sys.exit(1)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
+from click.exceptions import Exit
 
 from fuscoc.commands.options import (
+    SPEC_FILE,
     Colour,
-    ColourWhen,
-    Define,
-    DiagnosticFormat,
     Format,
+    color_option,
+    define_option,
+    format_option,
     parse_defines,
     parse_topologies,
     show,
@@ -24,23 +25,27 @@ from fuscoc.reports import FileReport, fixable
 from fuscoc.source import SourceFile, read_source
 
 
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=SPEC_FILE, help=".fsc files.")
+@define_option
+@click.option(
+    "--topology",
+    multiple=True,
+    metavar="NODESxRANKS",
+    help="Check for this cluster too, e.g. 2x4; may be repeated.",
+)
+@click.option("--fix", is_flag=True, help="Apply the safe fixes to the files, then check again.")
+@click.option("--diff", is_flag=True, help="Print what --fix would change; write nothing.")
+@format_option
+@color_option
 def check(
-    files: Annotated[list[Path], typer.Argument(help=".fsc files.", exists=True, dir_okay=False)],
-    define: Define = None,
-    topology: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NODESxRANKS", help="Check for this cluster too, e.g. 2x4; may be repeated."
-        ),
-    ] = None,
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Apply the safe fixes to the files, then check again.")
-    ] = False,
-    diff: Annotated[
-        bool, typer.Option("--diff", help="Print what --fix would change; write nothing.")
-    ] = False,
-    format: DiagnosticFormat = Format.TEXT,
-    color: ColourWhen = Colour.AUTO,
+    files: tuple[Path, ...],
+    define: tuple[str, ...],
+    topology: tuple[str, ...],
+    fix: bool,
+    diff: bool,
+    format: Format,
+    color: Colour,
 ) -> None:
     """Check specs and print every error and warning found in them.
 
@@ -59,19 +64,16 @@ def check(
     Exit code: 0 if no file has an error, 1 if one has (or --diff has something to show), 2 if the
     command line is wrong.
 
+    \b
     Examples:
-
         fuscoc check examples/*.fsc
-
         fuscoc check moe.fsc -D experts=96 --topology 2x8
-
         fuscoc check moe.fsc --fix
-
         fuscoc check *.fsc --format sarif > fuscoc.sarif
     """
 
     if diff and format is not Format.TEXT:
-        raise typer.BadParameter("--diff prints a diff in place of --format's document")
+        raise click.BadParameter("--diff prints a diff in place of --format's document")
     defines, topologies = parse_defines(define), parse_topologies(topology)
     reports = []
     changed = False
@@ -88,9 +90,9 @@ def check(
         write_report(format, reports)
     elif num_fixable := fixable(reports):
         fixes = "1 fix is" if num_fixable == 1 else f"{num_fixable} fixes are"
-        typer.echo(f"{fixes} safe: `fuscoc check --fix` applies what is", err=True)
+        click.echo(f"{fixes} safe: `fuscoc check --fix` applies what is", err=True)
     failed = any(not report.ok for report in reports)
-    raise typer.Exit(int(failed or (diff and changed)))
+    raise Exit(int(failed or (diff and changed)))
 
 
 def _report(
@@ -113,15 +115,15 @@ def _fixed(
 
     fixed, applied = fix_source(source, lambda text: _report(text, defines, topologies).diagnostics)
     if not write:
-        typer.echo(diff(source, fixed), nl=False)
+        click.echo(diff(source, fixed), nl=False)
     elif applied:
         write_source(source, fixed)
         for each in applied:
-            typer.echo(f"fixed {each}", err=True)
+            click.echo(f"fixed {each}", err=True)
     return fixed
 
 
 def _show(report: FileReport, color: Colour) -> None:
     show(report.source, report.diagnostics, color)
     if report.ok:
-        typer.echo(f"{report.source.path}: ok ({', '.join(report.shuffles)})")
+        click.echo(f"{report.source.path}: ok ({', '.join(report.shuffles)})")

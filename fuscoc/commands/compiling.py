@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
+from click.exceptions import Exit
 
 from fuscoc.commands.options import (
     Colour,
-    ColourWhen,
-    Define,
-    DiagnosticFormat,
     Format,
-    Spec,
+    OneOf,
+    color_option,
+    define_option,
+    format_option,
     parse_defines,
     parse_topologies,
     show,
+    spec_argument,
     write_report,
 )
 from fuscoc.diagnostics import CompileError, Diagnostic
@@ -39,34 +41,40 @@ class Emit(StrEnum):
     MANIFEST = "manifest"
 
 
+@click.command("compile")
+@spec_argument
+@click.option(
+    "--out", "-o", type=click.Path(path_type=Path), help="Artifact directory [build/SPEC]."
+)
+@define_option
+@click.option(
+    "--topology",
+    multiple=True,
+    metavar="NODESxRANKS",
+    help="Plan static shuffles for this cluster; may be repeated.",
+)
+@click.option(
+    "--cubin",
+    multiple=True,
+    metavar="sm_XY",
+    help="Add CUDA machine code for this GPU; may be repeated.",
+)
+@click.option("--emit", type=OneOf(Emit), help="Print this stage instead of writing an artifact.")
+@click.option("--after", metavar="PASS", help="With --emit ir or kernels: stop after this pass.")
+@click.option("--print-between-passes", is_flag=True, help="Print the IR after every pass.")
+@format_option
+@color_option
 def compile_(
-    spec: Spec,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Artifact directory [build/SPEC].")
-    ] = None,
-    define: Define = None,
-    topology: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NODESxRANKS", help="Plan static shuffles for this cluster; may be repeated."
-        ),
-    ] = None,
-    cubin: Annotated[
-        list[str] | None,
-        typer.Option(metavar="sm_XY", help="Add CUDA machine code for this GPU; may be repeated."),
-    ] = None,
-    emit: Annotated[
-        Emit | None, typer.Option(help="Print this stage instead of writing an artifact.")
-    ] = None,
-    after: Annotated[
-        str | None,
-        typer.Option(metavar="PASS", help="With --emit ir or kernels: stop after this pass."),
-    ] = None,
-    print_between_passes: Annotated[
-        bool, typer.Option("--print-between-passes", help="Print the IR after every pass.")
-    ] = False,
-    format: DiagnosticFormat = Format.TEXT,
-    color: ColourWhen = Colour.AUTO,
+    spec: Path,
+    out: Path | None,
+    define: tuple[str, ...],
+    topology: tuple[str, ...],
+    cubin: tuple[str, ...],
+    emit: Emit | None,
+    after: str | None,
+    print_between_passes: bool,
+    format: Format,
+    color: Colour,
 ) -> None:
     """Compile a spec into an artifact directory: manifest, kernels, IR dumps, baked plans.
 
@@ -81,28 +89,23 @@ def compile_(
     Exit code: 0, or 1 if the spec has errors, all of which are shown, or 2 if the command line is
     wrong.
 
+    \b
     Examples:
-
         fuscoc compile examples/moe.fsc
-
         fuscoc compile moe.fsc -o build/small -D hidden=1024 -D experts=64
-
         fuscoc compile moe.fsc --cubin sm_90 --cubin sm_80
-
         fuscoc compile examples/ulysses.fsc --topology 1x8 --topology 2x8
-
         fuscoc compile moe.fsc --emit ir --after coalesce-segments
-
         fuscoc compile moe.fsc --emit kernels --after choose-tiles
     """
     from fuscoc import driver
 
     if after is not None and emit not in (Emit.IR, Emit.KERNELS):
-        raise typer.BadParameter("--after needs --emit ir or --emit kernels")
+        raise click.BadParameter("--after needs --emit ir or --emit kernels")
     if emit is not None and (out is not None or cubin):
-        raise typer.BadParameter("--emit writes no artifact: leave out --out and --cubin")
+        raise click.BadParameter("--emit writes no artifact: leave out --out and --cubin")
     if format is not Format.TEXT and (emit is not None or print_between_passes):
-        raise typer.BadParameter("--format's document is all that is printed: leave out stages")
+        raise click.BadParameter("--format's document is all that is printed: leave out stages")
     source, defines = read_source(spec), parse_defines(define)
     topologies = parse_topologies(topology)
     trace = _print_pass if print_between_passes else None
@@ -113,19 +116,19 @@ def compile_(
                 source, target, defines, trace, topologies, _assembler(cubin), checked.append
             )
         if format is Format.TEXT:
-            typer.echo(f"{spec} -> {target}")
+            click.echo(f"{spec} -> {target}")
         if cubin:
             _tell_missing_cubins(target)
     elif emit is Emit.AST:
-        typer.echo(driver.emit_ast(source), nl=False)
+        click.echo(driver.emit_ast(source), nl=False)
     elif emit is Emit.IR or after is not None:
         emitted = driver.emit_ir if emit is Emit.IR else driver.emit_kernel_ir
         try:
-            typer.echo(emitted(source, defines, after, trace), nl=False)
+            click.echo(emitted(source, defines, after, trace), nl=False)
         except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--after") from None
+            raise click.BadParameter(str(error), param_hint="--after") from None
     else:
-        typer.echo(driver.emit_files(source, defines, emit.value, topologies), nl=False)
+        click.echo(driver.emit_files(source, defines, emit.value, topologies), nl=False)
 
 
 @contextmanager
@@ -149,14 +152,14 @@ def _reported(source: SourceFile, format: Format, color: Colour) -> Iterator[lis
         names = tuple(shuffle.name for each in checked if not errors for shuffle in each.shuffles)
         write_report(format, [FileReport(source, (*warnings, *errors), names)])
     if errors:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _print_pass(name: str, text: str) -> None:
-    typer.echo(f"// after {name}\n{text}")
+    click.echo(f"// after {name}\n{text}")
 
 
-def _assembler(archs: list[str] | None) -> Assembler | None:
+def _assembler(archs: Sequence[str]) -> Assembler | None:
     """Makes the cubins that ``--cubin`` asks for; None if it asks for none."""
     if not archs:
         return None
@@ -167,18 +170,18 @@ def _assembler(archs: list[str] | None) -> Assembler | None:
         number = arch.removeprefix("sm_")
         is_number = number != arch and number.isascii() and number.isdecimal()
         if not is_number or int(number) < 80:
-            raise typer.BadParameter(f"`{arch}` is not sm_80 or later", param_hint="--cubin")
+            raise click.BadParameter(f"`{arch}` is not sm_80 or later", param_hint="--cubin")
     try:
         cuda.find_compiler()
     except cuda.CudaError as error:
-        raise typer.BadParameter(str(error), param_hint="--cubin") from None
+        raise click.BadParameter(str(error), param_hint="--cubin") from None
 
     def assemble(text: str, arch: str) -> bytes:
         try:
             return cuda.cubin(text, arch)
         except cuda.CudaError as error:  # such as of an architecture that the compiler lacks
-            typer.echo(f"error: {arch}: {error}", err=True)
-            raise typer.Exit(1) from None
+            click.echo(f"error: {arch}: {error}", err=True)
+            raise Exit(1) from None
 
     return Assembler(tuple(dict.fromkeys(archs)), cuda.headers_digest(), assemble)
 
@@ -189,4 +192,4 @@ def _tell_missing_cubins(artifact: Path) -> None:
 
     for shuffle in load_artifact(artifact).manifest.shuffles:
         if shuffle.cuda is None:
-            typer.echo(f"no CUDA kernels for `{shuffle.name}`: {shuffle.cuda_note}", err=True)
+            click.echo(f"no CUDA kernels for `{shuffle.name}`: {shuffle.cuda_note}", err=True)

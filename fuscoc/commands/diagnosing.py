@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
+from click.exceptions import Exit
 
-import typer
 
-
-def doctor(
-    nccl: Annotated[
-        bool, typer.Option("--nccl", help="Also try NCCL between two GPUs, if there are two.")
-    ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="One JSON document, of docs/doctor.schema.json.")
-    ] = False,
-) -> None:
+@click.command()
+@click.option("--nccl", is_flag=True, help="Also try NCCL between two GPUs, if there are two.")
+@click.option("--json", is_flag=True, help="One JSON document, of docs/doctor.schema.json.")
+def doctor(nccl: bool, json: bool) -> None:
     """Look at this machine: what of fuscoc can run here, and why not the rest.
 
     Versions, GPUs and which of them are peers, compilers, /dev/shm and the cache, the network, and
@@ -27,21 +22,19 @@ def doctor(
 
     Exit code: 0 if nothing is broken, 1 if something is, 2 if the command line is wrong.
 
+    \b
     Examples:
-
         fuscoc doctor
-
         fuscoc doctor --nccl
-
         fuscoc doctor --json | jq .abilities
     """
     from fuscoc_runtime.doctor.report import examine
 
     report = examine(nccl=nccl)
     if json:
-        typer.echo(report.as_json())
+        click.echo(report.as_json())
     else:
         from fuscoc.tables import show_doctor
 
         show_doctor(report)
-    raise typer.Exit(int(not report.healthy))
+    raise Exit(int(not report.healthy))

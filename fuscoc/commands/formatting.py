@@ -5,30 +5,29 @@ from __future__ import annotations
 import errno
 import sys
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
+from click.exceptions import Exit
 
-from fuscoc.commands.options import Colour, ColourWhen, os_problem, show
+from fuscoc.commands.options import Colour, color_option, os_problem, show
 from fuscoc.diagnostics import CompileError
 from fuscoc.source import SourceFile, read_source
 
 STDIN = Path("-")
 
 
-def fmt(
-    files: Annotated[
-        list[Path],
-        typer.Argument(help=".fsc files; - is standard input."),
-    ],
-    check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; tell which files would change.")
-    ] = False,
-    diff: Annotated[
-        bool, typer.Option("--diff", help="Write nothing; print what would change.")
-    ] = False,
-    color: ColourWhen = Colour.AUTO,
-) -> None:
+@click.command()
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path),
+    help=".fsc files; - is standard input.",
+)
+@click.option("--check", is_flag=True, help="Write nothing; tell which files would change.")
+@click.option("--diff", is_flag=True, help="Write nothing; print what would change.")
+@color_option
+def fmt(files: tuple[Path, ...], check: bool, diff: bool, color: Colour) -> None:
     """Write specs in their one form: indented, aligned in columns, at most 100 wide.
 
     Only space changes, and the comma behind the last field of a segment: where there is one, each
@@ -39,14 +38,11 @@ def fmt(
     Exit code: 0 if all is well, 1 if a file has syntax errors, or would change with --check or
     --diff, 2 if the command line is wrong.
 
+    \b
     Examples:
-
         fuscoc fmt my.fsc
-
         fuscoc fmt --check examples/*.fsc
-
         fuscoc fmt --diff my.fsc
-
         fuscoc fmt - < my.fsc
     """
     failed = False
@@ -57,9 +53,9 @@ def fmt(
             show(error.source, error.diagnostics, color)
             failed = True
         except OSError as error:
-            typer.echo(f"error: {os_problem(error)}", err=True)
+            click.echo(f"error: {os_problem(error)}", err=True)
             failed = True
-    raise typer.Exit(int(failed))
+    raise Exit(int(failed))
 
 
 def _format(path: Path, *, dry: bool, print_diff: bool) -> bool:
@@ -70,16 +66,16 @@ def _format(path: Path, *, dry: bool, print_diff: bool) -> bool:
     source = _read_stdin() if path == STDIN else read_source(path)
     after = SourceFile(source.path, format_text(source))
     if print_diff:
-        typer.echo(fixing.diff(source, after), nl=False)
+        click.echo(fixing.diff(source, after), nl=False)
     if dry:
         if after != source:
-            typer.echo(f"{source.path} would change", err=True)
+            click.echo(f"{source.path} would change", err=True)
         return after != source
     if path == STDIN:
         sys.stdout.write(after.text)
     elif after != source:
         fixing.write_source(source, after)
-        typer.echo(f"formatted {source.path}", err=True)
+        click.echo(f"formatted {source.path}", err=True)
     return False
 
 
@@ -89,5 +85,5 @@ def _read_stdin() -> SourceFile:
     try:
         return SourceFile("<stdin>", sys.stdin.buffer.read().decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        typer.echo(f"error: <stdin> is not UTF-8: {error}", err=True)
-        raise typer.Exit(1) from None
+        click.echo(f"error: <stdin> is not UTF-8: {error}", err=True)
+        raise Exit(1) from None

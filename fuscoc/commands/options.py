@@ -7,10 +7,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from importlib import import_module
+from math import isnan
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-import typer
+import click
 
 from fuscoc.diagnostics import Diagnostic, render
 from fuscoc.source import SourceFile
@@ -44,26 +45,59 @@ class Colour(StrEnum):
 
 MAX_DIGITS = 100
 """Of a number on the command line; Python refuses to read very long ones."""
-MAX_SEED = 2**32 - 1
+E = TypeVar("E", bound=StrEnum)
 
-Spec = Annotated[Path, typer.Argument(help="A .fsc file.", exists=True, dir_okay=False)]
-SpecOrArtifact = Annotated[
-    Path, typer.Argument(help="A .fsc file or an artifact directory.", exists=True)
-]
-ShuffleName = Annotated[
-    str | None, typer.Option("--shuffle", help="Which shuffle, if there are several.")
-]
-Define = Annotated[
-    list[str] | None,
-    typer.Option("--define", "-D", metavar="NAME=VALUE", help="Override a const of the spec."),
-]
-DiagnosticFormat = Annotated[
-    Format,
-    typer.Option("--format", help="How errors and warnings are written; documents go to stdout."),
-]
-ColourWhen = Annotated[
-    Colour, typer.Option("--color", help="Colour; auto is on a terminal unless NO_COLOR is set.")
-]
+
+class OneOf(click.Choice[E]):
+    """A member of a StrEnum, written as its value; click itself would have its name."""
+
+    def normalize_choice(self, choice: object, ctx: click.Context | None) -> str:
+        return str(choice)
+
+
+class Number(click.FloatRange):
+    """A number of a range; click lets NaN into any."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = super().convert(value, param, ctx)
+        if isnan(number):
+            self.fail(f"{value} is no number.", param, ctx)
+        return number
+
+
+SPEC_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+OUTPUT_FILE = click.Path(dir_okay=False, path_type=Path)
+SEED = click.IntRange(0, 2**32 - 1)
+
+spec_argument = click.argument("spec", type=SPEC_FILE, help="A .fsc file.")
+spec_or_artifact_argument = click.argument(
+    "what",
+    type=click.Path(exists=True, path_type=Path),
+    help="A .fsc file or an artifact directory.",
+)
+shuffle_option = click.option("--shuffle", help="Which shuffle, if there are several.")
+define_option = click.option(
+    "--define", "-D", multiple=True, metavar="NAME=VALUE", help="Override a const of the spec."
+)
+tokens_option = click.option(
+    "--tokens",
+    type=click.IntRange(min=0),
+    help="Extent of a rank's outermost index [4096; dense target: 32].",
+)
+format_option = click.option(
+    "--format",
+    type=OneOf(Format),
+    default=Format.TEXT.value,
+    help="How errors and warnings are written; documents go to stdout.",
+)
+color_option = click.option(
+    "--color",
+    type=OneOf(Colour),
+    default=Colour.AUTO.value,
+    help="Colour; auto is on a terminal unless NO_COLOR is set.",
+)
 
 
 def load_numpy() -> None:
@@ -75,31 +109,31 @@ def load_numpy() -> None:
     import_module("numpy")
 
 
-def parse_defines(texts: list[str] | None, option: str = "-D") -> dict[str, int]:
+def parse_defines(texts: Iterable[str], option: str = "-D") -> dict[str, int]:
     """What ``-D``, or another option like it, says by name."""
     defines = {}
-    for text in texts or ():
+    for text in texts:
         name, _, value = text.partition("=")
         if not name.isidentifier() or not (value.isascii() and value.isdecimal()):
-            raise typer.BadParameter(
+            raise click.BadParameter(
                 f"`{text}` is not NAME=VALUE with a whole number", param_hint=option
             )
         if len(value) > MAX_DIGITS:
-            raise typer.BadParameter(
+            raise click.BadParameter(
                 f"`{name}` is given a number of {len(value)} digits", param_hint=option
             )
         defines[name] = int(value)
     return defines
 
 
-def defines_for(what: Path, texts: list[str] | None) -> dict[str, int]:
+def defines_for(what: Path, texts: Sequence[str]) -> dict[str, int]:
     """``parse_defines`` for a spec; an artifact's constants are what they are."""
     if texts and what.is_dir():
-        raise typer.BadParameter("needs a .fsc file, not an artifact", param_hint="-D")
+        raise click.BadParameter("needs a .fsc file, not an artifact", param_hint="-D")
     return parse_defines(texts)
 
 
-def parse_topologies(texts: list[str] | None) -> list[str]:
+def parse_topologies(texts: Sequence[str]) -> list[str]:
     """What ``--topology`` says, each in its normal form."""
     if not texts:
         return []
@@ -109,7 +143,7 @@ def parse_topologies(texts: list[str] | None) -> list[str]:
     try:
         return [str(Topology.parse(text)) for text in texts]
     except TopologyError as error:
-        raise typer.BadParameter(error.problem, param_hint="--topology") from None
+        raise click.BadParameter(error.problem, param_hint="--topology") from None
 
 
 def os_problem(error: OSError) -> str:
@@ -125,11 +159,11 @@ def show(
 ) -> None:
     """Print diagnostics to stderr, coloured on a terminal."""
     for diagnostic in diagnostics:
-        typer.echo(render(diagnostic, source, colour=colour.of(sys.stderr)), err=True, color=True)
+        click.echo(render(diagnostic, source, colour=colour.of(sys.stderr)), err=True, color=True)
 
 
 def write_report(format: Format, reports: Sequence[FileReport]) -> None:
     """Print the document of ``--format json`` or ``--format sarif`` to stdout."""
     from fuscoc.reports import WRITERS
 
-    typer.echo(WRITERS[format.value](reports), nl=False)
+    click.echo(WRITERS[format.value](reports), nl=False)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
+from click.exceptions import Exit
 
 from fuscoc.commands.options import (
-    MAX_SEED,
-    Define,
-    ShuffleName,
-    SpecOrArtifact,
+    OUTPUT_FILE,
+    SEED,
+    Number,
+    OneOf,
+    define_option,
     defines_for,
     load_numpy,
+    shuffle_option,
+    spec_or_artifact_argument,
+    tokens_option,
 )
 
 
@@ -39,33 +43,45 @@ class Schedule(StrEnum):
     AUTO = "auto"
 
 
+@click.command()
+@spec_or_artifact_argument
+@click.option("--nodes", type=click.IntRange(min=1), default=1, help="Nodes of the cluster.")
+@click.option("--gpus-per-node", type=click.IntRange(min=1), default=8, help="Ranks on each node.")
+@click.option(
+    "--routing",
+    default="uniform",
+    help="uniform, single-node, zipf:EXPONENT, imbalanced or a .npy/.npz file.",
+)
+@tokens_option
+@click.option("--balance", type=OneOf(Balance), help="Who forwards what [as the spec says].")
+@click.option(
+    "--schedule",
+    type=OneOf(Schedule),
+    default=Schedule.AUTO.value,
+    help="Stages of the network hop.",
+)
+@shuffle_option
+@click.option("--seed", type=SEED, default=0, help="Seed of a made-up routing.")
+@click.option("--nic", type=Number(min=0.001), default=50.0, help="GB/s of a rank's NIC.")
+@click.option("--nvlink", type=Number(min=0.001), default=450.0, help="GB/s of a rank's NVLink.")
+@click.option("--save", type=OUTPUT_FILE, help="Write the plan to this .npz file.")
+@click.option("--html", type=OUTPUT_FILE, help="Write a page to explore the plan in.")
+@define_option
 def plan(
-    what: SpecOrArtifact,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the cluster.")] = 1,
-    gpus_per_node: Annotated[int, typer.Option(min=1, help="Ranks on each node.")] = 8,
-    routing: Annotated[
-        str,
-        typer.Option(help="uniform, single-node, zipf:EXPONENT, imbalanced or a .npy/.npz file."),
-    ] = "uniform",
-    tokens: Annotated[
-        int | None,
-        typer.Option(min=0, help="Extent of a rank's outermost index [4096; dense target: 32]."),
-    ] = None,
-    balance: Annotated[
-        Balance | None, typer.Option(help="Who forwards what [as the spec says].")
-    ] = None,
-    schedule: Annotated[Schedule, typer.Option(help="Stages of the network hop.")] = Schedule.AUTO,
-    shuffle: ShuffleName = None,
-    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of a made-up routing.")] = 0,
-    nic: Annotated[float, typer.Option(min=0.001, help="GB/s of a rank's NIC.")] = 50.0,
-    nvlink: Annotated[float, typer.Option(min=0.001, help="GB/s of a rank's NVLink.")] = 450.0,
-    save: Annotated[
-        Path | None, typer.Option(help="Write the plan to this .npz file.", dir_okay=False)
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page to explore the plan in.", dir_okay=False)
-    ] = None,
-    define: Define = None,
+    what: Path,
+    nodes: int,
+    gpus_per_node: int,
+    routing: str,
+    tokens: int | None,
+    balance: Balance | None,
+    schedule: Schedule,
+    shuffle: str | None,
+    seed: int,
+    nic: float,
+    nvlink: float,
+    save: Path | None,
+    html: Path | None,
+    define: tuple[str, ...],
 ) -> None:
     """Plan a shuffle for a cluster: rows by hop, NIC loads, stages, predicted times.
 
@@ -75,12 +91,10 @@ def plan(
     Exit code: 0, or 1 if the spec has errors or the routing does not fit it, or 2 if the command
     line is wrong.
 
+    \b
     Examples:
-
         fuscoc plan examples/moe.fsc --nodes 4 --gpus-per-node 8 --routing zipf:1.0
-
         fuscoc plan build/moe --nodes 2 --balance lpt --html plan.html
-
         fuscoc plan moe.fsc --nodes 4 --routing topk_idx.npy --save plan.npz
     """
     load_numpy()
@@ -104,8 +118,8 @@ def plan(
         )
         command.run(what, shuffle, defines_for(what, define), options)
     except (FuscoRuntimeError, command.RoutingError, command.MissingExtraError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+        click.echo(f"error: {error}", err=True)
+        raise Exit(1) from None
     except BuildError as error:  # of the stages, or of the other policies
-        typer.echo(f"error: {NativeBuildError(0, str(error))}", err=True)
-        raise typer.Exit(1) from None
+        click.echo(f"error: {NativeBuildError(0, str(error))}", err=True)
+        raise Exit(1) from None

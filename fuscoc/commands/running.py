@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
+from click.exceptions import Exit
 
 import fuscoc
 from fuscoc.commands.options import (
-    MAX_SEED,
-    Define,
-    ShuffleName,
-    SpecOrArtifact,
+    OUTPUT_FILE,
+    SEED,
+    Number,
+    OneOf,
+    define_option,
     defines_for,
     load_numpy,
+    shuffle_option,
+    spec_or_artifact_argument,
 )
 
 
@@ -27,22 +30,36 @@ class Device(StrEnum):
     CUDA = "cuda"
 
 
+@click.command()
+@spec_or_artifact_argument
+@click.option("--ranks", type=click.IntRange(min=1), default=4, help="Ranks to start.")
+@click.option(
+    "--nodes", type=click.IntRange(min=1), default=1, help="Nodes that the ranks are split over."
+)
+@click.option(
+    "--tokens", type=click.IntRange(min=0), default=16, help="Extent of a rank's outermost index."
+)
+@shuffle_option
+@click.option("--seed", type=SEED, default=0, help="Seed of the generated data.")
+@click.option(
+    "--device", type=OneOf(Device), help="Default: GPUs if there are enough, else the CPU."
+)
+@click.option("--timeout", type=Number(min=0.1), default=60.0, help="Seconds to wait for a rank.")
+@click.option(
+    "--trace", type=OUTPUT_FILE, help="Write what every rank did when, for ui.perfetto.dev."
+)
+@define_option
 def run(
-    what: SpecOrArtifact,
-    ranks: Annotated[int, typer.Option(min=1, help="Ranks to start.")] = 4,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes that the ranks are split over.")] = 1,
-    tokens: Annotated[int, typer.Option(min=0, help="Extent of a rank's outermost index.")] = 16,
-    shuffle: ShuffleName = None,
-    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the generated data.")] = 0,
-    device: Annotated[
-        Device | None, typer.Option(help="Default: GPUs if there are enough, else the CPU.")
-    ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a rank.")] = 60.0,
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="Write what every rank did when, for ui.perfetto.dev.", dir_okay=False),
-    ] = None,
-    define: Define = None,
+    what: Path,
+    ranks: int,
+    nodes: int,
+    tokens: int,
+    shuffle: str | None,
+    seed: int,
+    device: Device | None,
+    timeout: float,
+    trace: Path | None,
+    define: tuple[str, ...],
 ) -> None:
     """Shuffle generated data over several ranks and verify it against the reference.
 
@@ -53,14 +70,11 @@ def run(
     Exit code: 0 if all ranks are verified, 1 if one differs or fails, 2 if the command line is
     wrong.
 
+    \b
     Examples:
-
         fuscoc run examples/moe.fsc --ranks 4 --nodes 2 --tokens 64
-
         fuscoc run build/vit_patches --device cpu
-
         fuscoc run examples/ulysses.fsc -D tokens=1024
-
         torchrun --nproc-per-node 8 -m fuscoc run build/moe --tokens 4096
     """
     import tempfile
@@ -96,8 +110,8 @@ def run(
     except (FuscoRuntimeError, RankDiedError) as error:
         if isinstance(error, ArtifactError) and not what.is_dir():
             error.path = str(what)  # and not the artifact that was made of it
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+        click.echo(f"error: {error}", err=True)
+        raise Exit(1) from None
     if os.environ.get("RANK", "0") == "0":
         tables.show_run(report)
-    raise typer.Exit(int(not report.verified))
+    raise Exit(int(not report.verified))

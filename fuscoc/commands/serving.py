@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
+from click.exceptions import Exit
 
-import typer
 
-
-def lsp(
-    stdio: Annotated[
-        bool, typer.Option("--stdio", help="The only way to talk, and what editors often ask for.")
-    ] = True,
-) -> None:
+@click.command()
+@click.option(
+    "--stdio",
+    is_flag=True,
+    default=True,
+    help="The only way to talk, and what editors often ask for.",
+)
+def lsp(stdio: bool) -> None:
     """Serve an editor: the language server, over standard input and output.
 
     Errors and warnings while you type, with their fixes; types and sizes of what is under the
@@ -20,16 +22,15 @@ def lsp(
 
     Exit code: 0 when the editor ends the session, 1 if what it needs is not installed.
 
+    \b
     Examples, as the command of a language server in an editor's settings:
-
         fuscoc lsp
-
         fuscoc lsp --stdio
     """
     try:
         from fuscoc.lsp.server import make_server
     except ModuleNotFoundError as error:
-        typer.echo(f"error: {error}; `pip install 'fuscoc[lsp]'` brings it", err=True)
-        raise typer.Exit(1) from None
+        click.echo(f"error: {error}; `pip install 'fuscoc[lsp]'` brings it", err=True)
+        raise Exit(1) from None
 
     make_server().start_io()

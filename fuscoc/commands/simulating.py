@@ -3,54 +3,72 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
+from click.exceptions import Exit
 
 from fuscoc.commands.options import (
-    MAX_SEED,
-    Define,
-    ShuffleName,
-    SpecOrArtifact,
+    OUTPUT_FILE,
+    SEED,
+    define_option,
     defines_for,
     load_numpy,
+    shuffle_option,
+    spec_or_artifact_argument,
+    tokens_option,
 )
 
 
+@click.command()
+@spec_or_artifact_argument
+@click.option(
+    "--cluster",
+    default="h100-8x8-roce",
+    help="A cluster of the package, or a .toml file of your own.",
+)
+@tokens_option
+@click.option(
+    "--traffic",
+    default="uniform",
+    help="uniform, single-node, imbalanced, zipf:EXPONENT or a .npy/.npz file.",
+)
+@click.option(
+    "--against",
+    default="",
+    show_default=False,
+    help="Contenders: spec, fixed, naive, deduplicated, fusco, fast.",
+)
+@click.option("--ablate", is_flag=True, help="Switch parts off, one by one.")
+@click.option(
+    "--sweep",
+    metavar="NAME=V,V",
+    help="tokens; nic, nvlink or hbm in GB/s; latency in µs; or oversubscription.",
+)
+@click.option(
+    "--layers",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Layers of the model that shuffle.",
+)
+@shuffle_option
+@click.option("--seed", type=SEED, default=0, help="Seed of made-up traffic.")
+@click.option("--json", type=OUTPUT_FILE, help="Write the record.")
+@click.option("--html", type=OUTPUT_FILE, help="Write a page to explore it.")
+@define_option
 def simulate(
-    what: SpecOrArtifact,
-    cluster: Annotated[
-        str, typer.Option(help="A cluster of the package, or a .toml file of your own.")
-    ] = "h100-8x8-roce",
-    tokens: Annotated[
-        int | None,
-        typer.Option(min=0, help="Extent of a rank's outermost index [4096; dense target: 32]."),
-    ] = None,
-    traffic: Annotated[
-        str,
-        typer.Option(help="uniform, single-node, imbalanced, zipf:EXPONENT or a .npy/.npz file."),
-    ] = "uniform",
-    against: Annotated[
-        str, typer.Option(help="Contenders: spec, fixed, naive, deduplicated, fusco, fast.")
-    ] = "",
-    ablate: Annotated[bool, typer.Option("--ablate", help="Switch parts off, one by one.")] = False,
-    sweep: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME=V,V",
-            help="tokens; nic, nvlink or hbm in GB/s; latency in µs; or oversubscription.",
-        ),
-    ] = None,
-    layers: Annotated[int, typer.Option(min=1, help="Layers of the model that shuffle.")] = 1,
-    shuffle: ShuffleName = None,
-    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of made-up traffic.")] = 0,
-    json: Annotated[
-        Path | None, typer.Option("--json", help="Write the record.", dir_okay=False)
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page to explore it.", dir_okay=False)
-    ] = None,
-    define: Define = None,
+    what: Path,
+    cluster: str,
+    tokens: int | None,
+    traffic: str,
+    against: str,
+    ablate: bool,
+    sweep: str | None,
+    layers: int,
+    shuffle: str | None,
+    seed: int,
+    json: Path | None,
+    html: Path | None,
+    define: tuple[str, ...],
 ) -> None:
     """Simulate a shuffle on a cluster that need not be there: times, loads, contenders, memory.
 
@@ -61,12 +79,10 @@ def simulate(
     Exit code: 0, or 1 if the spec or the cluster has errors or the routing does not fit, or 2 if
     the command line is wrong.
 
+    \b
     Examples:
-
         fuscoc simulate examples/moe.fsc --cluster h100-8x8-roce --tokens 16384 --against naive,fast
-
         fuscoc simulate moe.fsc --cluster mine.toml --traffic zipf:0.8 --ablate
-
         fuscoc simulate moe.fsc --sweep tokens=4096,8192,16384 --html page.html
     """
     swept = _sweep(sweep)
@@ -93,11 +109,11 @@ def simulate(
     try:
         command.run(what, shuffle, defines_for(what, define), options)
     except BuildError as error:  # of the stages, or of the policies
-        typer.echo(f"error: {NativeBuildError(0, str(error))}", err=True)
-        raise typer.Exit(1) from None
+        click.echo(f"error: {NativeBuildError(0, str(error))}", err=True)
+        raise Exit(1) from None
     except wrong as error:
-        typer.echo(f"error: {error.args[0] if isinstance(error, LookupError) else error}", err=True)
-        raise typer.Exit(1) from None
+        click.echo(f"error: {error.args[0] if isinstance(error, LookupError) else error}", err=True)
+        raise Exit(1) from None
 
 
 def _sweep(text: str | None) -> tuple[str, tuple[float, ...]] | None:
@@ -110,7 +126,7 @@ def _sweep(text: str | None) -> tuple[str, tuple[float, ...]] | None:
     except ValueError:
         numbers = ()
     if not numbers or not all(0 < number < 1e12 for number in numbers):
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"`{text}` is not NAME=VALUE,VALUE with positive numbers", param_hint="--sweep"
         )
     return name.strip(), numbers

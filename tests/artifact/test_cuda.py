@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from fuscoc.artifact import MANIFEST, artifact_files, write_artifact
 from fuscoc.cli import app
@@ -116,8 +117,6 @@ def test_every_text_of_an_artifact_compiles(arch: str) -> None:
 
 
 def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from typer.testing import CliRunner
-
     monkeypatch.setattr(cuda, "find_compiler", lambda: cuda.Compiler("nvcc", "13"))
     monkeypatch.setattr(cuda, "cubin", lambda text, arch: arch.encode())
     out, runner = tmp_path / "moe", CliRunner()
@@ -136,8 +135,6 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_architecture_that_the_compiler_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from typer.testing import CliRunner
-
     def reject(text: str, arch: str) -> bytes:
         raise cuda.CudaError("nvcc rejects the generated kernels")
 
@@ -150,8 +147,6 @@ def test_architecture_that_the_compiler_lacks(
 
 
 def test_command_line_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from typer.testing import CliRunner
-
     def none() -> cuda.Compiler:
         raise cuda.CudaError(cuda.COMPILER_HINT)
 

@@ -9,21 +9,14 @@ import subprocess
 import sys
 
 import pytest
-import typer
 
 import fuscoc_runtime
-from fuscoc.cli import app
-
-COMMANDS = {
-    command.name: command.callback.__doc__ or ""
-    for command in app.registered_commands
-    if command.name and command.callback
-}
+from fuscoc.cli import COMMANDS, load_command
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_tells_its_exit_codes_and_gives_examples(name: str) -> None:
-    text = COMMANDS[name]
+    text = load_command(name).help or ""
     summary, *_ = text.split("\n\n")
     assert "\n" not in summary.strip()
     assert "Exit code: 0" in text
@@ -41,9 +34,9 @@ def examples(text: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_examples_use_options_that_exist(name: str) -> None:
-    command = typer.main.get_command(app).commands[name]
+    command = load_command(name)
     options = {option for parameter in command.params for option in parameter.opts}
-    for words in examples(COMMANDS[name]):
+    for words in examples(command.help or ""):
         start = words.index("fuscoc")
         assert words[start + 1] == name
         used = [word for word in words[start + 2 :] if re.match(r"--?[A-Za-z]", word)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from fuscoc.cli import app
 from fuscoc.simulate.record import Record, RecordError, from_trace
