@@ -199,8 +199,7 @@ def main() -> int:
     parser.add_argument("artifacts", nargs="+", help="of all models")
     given = parser.parse_args()
     if given.round_bytes is not None:
-        slabs.ROUND_BYTES = (given.round_bytes,) * 2
-        slabs.MESSAGE_BYTES = given.round_bytes
+        slabs.ROUND_BYTES = slabs.MESSAGE_BYTES = given.round_bytes
     if given.staging_bytes is not None:
         slabs.STAGING_BYTES = given.staging_bytes
     device = join(given.topology, given.one_host)

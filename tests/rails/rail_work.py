@@ -40,7 +40,7 @@ Opens = Callable[..., Shuffle]
 def several_hosts() -> Iterator[None]:
     """Ranks that open a shuffle say that they are of several hosts; slabs travel in many rounds."""
     host = mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}")
-    with mock.patch.multiple(slabs, ROUND_BYTES=(1, 1), MESSAGE_BYTES=1), host:
+    with mock.patch.multiple(slabs, ROUND_BYTES=1, MESSAGE_BYTES=1), host:
         yield
 
 
@@ -286,14 +286,14 @@ def turns(
     made = []
     small = {"STAGING_BYTES": 0, "MOST_STAGING_BYTES": 0, "num_turns": lambda _: num_turns}
     with mock.patch.multiple(slabs, **small):
-        for batch, round_bytes in zip(batches, (slabs.ROUND_BYTES, (1, 1)), strict=True):
-            bytes_of = {"ROUND_BYTES": round_bytes, "MESSAGE_BYTES": round_bytes[0]}
+        for batch, round_bytes in zip(batches, (slabs.ROUND_BYTES, 1), strict=True):
+            bytes_of = {"ROUND_BYTES": round_bytes, "MESSAGE_BYTES": round_bytes}
             host = mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}")
             with mock.patch.multiple(slabs, **bytes_of), host:
                 rank_work.epochs(group, artifact, [batch], 5, **options)
                 node = open_shuffle(group, artifact, **options).engine.node
                 assert isinstance(node, RailNode)
-                made.append(tuple(map(node._commands._turns, range(len(node._slabs.rounds_back)))))
+                made.append(tuple(map(node._commands._turns, range(node.num_rounds))))
     return made
 
 
@@ -301,9 +301,7 @@ def turn_is_refused(group: Any, artifact: str, topology: str) -> tuple[list[str]
     """As `combine_is_refused`, where partial rows come back in two turns."""
     with mock.patch.object(slabs, "STAGING_BYTES", 0):
         node = open_shuffle(group, artifact, topology).engine.node
-        assert [
-            len(node._commands._turns(each)) for each in range(len(node._slabs.rounds_back))
-        ] == [2]
+        assert [len(node._commands._turns(each)) for each in range(node.num_rounds)] == [2]
         return combine_is_refused(group, artifact, topology)
 
 
@@ -316,7 +314,7 @@ def _noted(taken: list[bool], call: Any, *arguments: Any) -> Any:
 def rounds(group: Any, artifact: str, topology: str, batches: Any) -> tuple[int, int, int]:
     """Calls whose slabs travel in several rounds, between ranks that say they are of several hosts;
     how many, and of how many places. Then how many of one host."""
-    with mock.patch.multiple(slabs, ROUND_BYTES=(1, 1), MESSAGE_BYTES=1):
+    with mock.patch.multiple(slabs, ROUND_BYTES=1, MESSAGE_BYTES=1):
         with mock.patch.dict(os.environ, NCCL_HOSTID=f"host-{os.getpid()}"):
             rank_work.epochs(group, artifact, batches, 5, topology=topology)
             node = open_shuffle(group, artifact, topology).engine.node

@@ -199,7 +199,7 @@ def test_what_travels_is_what_crosses(case: tuple[Topology, str], is_one_round: 
     for rank in range(topology.num_ranks):
         packing = Packing(shuffle, topology, rank, num_sources, stride)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(slabs, "ROUND_BYTES", (1, 1))
+            patch.setattr(slabs, "ROUND_BYTES", 1)
             patch.setattr(slabs, "MESSAGE_BYTES", 1)
             made.append(Slabs(*given, memory, is_one_round, most, packing))
     point = shuffle.program.fanout * slabs.POINT_BYTES
@@ -209,25 +209,18 @@ def test_what_travels_is_what_crosses(case: tuple[Topology, str], is_one_round: 
         for to in set(range(topology.num_nodes)) - {own}:
             other = to * step + rank % step
             peer, goes, returns = made[other], int(counts[rank, to]), int(counts[other, own])
-            for rounds, ranges, its, told, count, of_one in (
-                (each.rounds, each.ranges, peer.ranges, 0, goes, point + row),
-                (
-                    each.rounds_back,
-                    each.ranges_back,
-                    peer.ranges_back,
-                    1,
-                    returns,
-                    4 + node.partial_bytes,
-                ),
+            for ranges, its, told, count, of_one in (
+                (each.ranges, peer.ranges, 0, goes, point + row),
+                (each.ranges_back, peer.ranges_back, 1, returns, 4 + node.partial_bytes),
             ):
                 longest = max(memory.out.shape[1], memory.back.shape[1])
                 seen = torch.zeros(longest, dtype=torch.int64)
-                for places in rounds:
+                for places in each.rounds:
                     sent = ranges(places).sends[to]
                     assert sent == its(places).receives[own]
                     for part in sent:
                         seen[part.start : part.stop] += 1
-                headers = 1 + told * (len(rounds) - 1)
+                headers = 1 + told * (len(each.rounds) - 1)
                 assert seen[: slabs.HEADER_BYTES].tolist() == [headers] * slabs.HEADER_BYTES
                 behind = seen[slabs.HEADER_BYTES :]
                 assert behind.max() <= 1

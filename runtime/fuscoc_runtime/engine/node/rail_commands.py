@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 
@@ -48,8 +48,7 @@ class RailCommands:
         of each are moved while later ones travel."""
         slabs, moving = self._slabs, self.moving()
         planning = self._program.planning(self._sizes)
-        travelling = [slabs.ranges(places) for places in slabs.rounds]
-        rounds = self._exchanges(slabs.memory.out, slabs.memory.landed, travelling)
+        rounds = self._exchanges(slabs.memory.out, slabs.memory.landed, slabs.ranges)
         behind: list[Command] = [*planning, *planned, *moving]
         if _are_beside(rounds):
             behind = [*_behind(planning[0], rounds[0]), *planning[1:], *planned, moving[0]]
@@ -77,9 +76,8 @@ class RailCommands:
         """A combine, on both sides of the network. Sums of a round travel while those of later ones
         are made, and are added up while these travel."""
         slabs = self._slabs
-        travelling = [slabs.ranges_back(places) for places in slabs.rounds_back]
         rounds = self._exchanges(
-            slabs.memory.back_out, slabs.memory.back, travelling, is_packed=False
+            slabs.memory.back_out, slabs.memory.back, slabs.ranges_back, is_packed=False
         )
         commands: list[Command] = []
         finishing = self.finishing()
@@ -116,15 +114,14 @@ class RailCommands:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The places of every round there; and of those back, how many segments of other nodes they
-        are, and which of this rank's segments each is the last one of."""
+        """The places of every round, how many segments of other nodes they are, and which of this
+        rank's segments it is the last one of."""
         numbers = {}
-        for number, places in enumerate(self._slabs.rounds):
-            numbers[f"come.{number}"], numbers[f"come_end.{number}"] = places.start, places.stop
         for number, finished in enumerate(self._slabs.finished):
             numbers[f"finished.{number}"] = finished.start
             numbers[f"finished_end.{number}"] = finished.stop
-        for number in range(len(self._slabs.rounds_back)):
+        for number, places in enumerate(self._slabs.rounds):
+            numbers[f"round_end.{places.start}"] = places.stop
             for part in self._turns(number):
                 numbers[f"first.{part.start}"], numbers[f"end.{part.start}"] = part.start, part.stop
                 numbers[f"others.{part.start}"] = (self._program.num_nodes - 1) * len(part)
@@ -137,15 +134,15 @@ class RailCommands:
             Launch(
                 forward,
                 "programs",
-                {"first": f"come.{number}", "end": f"come_end.{number}"},
+                {"first": f"first.{places.start}", "end": f"round_end.{places.start}"},
                 follows=True,
             )
-            for number in range(len(self._slabs.rounds))
+            for places in self._slabs.rounds
         ]
 
     def _turns(self, number: int) -> list[range]:
-        """The places of a round back whose partial rows peers send at a time."""
-        places, room = self._slabs.rounds_back[number], self._staged_places
+        """The places of a round whose partial rows peers send at a time."""
+        places, room = self._slabs.rounds[number], self._staged_places
         cuts = range(places.start // room * room + room, places.stop, room)
         return [range(*each) for each in pairwise([places.start, *cuts, places.stop])]
 
@@ -153,15 +150,16 @@ class RailCommands:
         self,
         sent: Tensor,
         received: Tensor,
-        travelling: Sequence[Ranges],
+        ranges: Callable[[range], Ranges],
         is_packed: bool = True,
     ) -> list[list[Exchange]]:
-        """All rounds of a direction, ``travelling`` so, of each what every lane carries. Several travel beside the
+        """All rounds of a direction, of each what every lane carries. Several travel beside the
         list, those of a lane behind what comes before its first one if everything ``is_packed``
         then, else each behind what comes before it."""
         rails = self._rails
         rounds = [
-            divided(rails.between(sent, received, ranges), rails.num_lanes) for ranges in travelling
+            divided(rails.between(sent, received, ranges(places)), rails.num_lanes)
+            for places in self._slabs.rounds
         ]
         is_beside, begun = _are_beside(rounds) and self._device.type == "cuda", set[int]()
 

@@ -29,11 +29,10 @@ WORDS = ("within", "within_rows", "counts", "table")
 """Parts of a slab that tables of calls say the places of."""
 MAX_GROUP = 2
 """Segments under one flag at most: those of two nodes share none."""
-ROUND_BYTES = 14_000_000, 8_000_000
-"""Of rows, about, that travel in the first round and in the last, there and back: nothing hides
-what is done before that one and behind this one, and it takes little time beside the wire; so does
-the begin of a round. Sums wait for a kernel that makes them round by round, where rows of a
-dispatch are all packed before the first ones travel, so their rounds are smaller. Inside a host all travels at once: NVLink is as fast as what would be hidden, and NCCL gives
+ROUND_BYTES = 14_000_000
+"""Of rows, about, that travel in the first round and in the last: nothing hides what is done before
+that one and behind this one, and it takes little time beside the wire; so does the begin of a
+round. Inside a host all travels at once: NVLink is as fast as what would be hidden, and NCCL gives
 a message of up to 16 MB a channel half of the channels."""
 MESSAGE_BYTES = 1_000_000
 """Of rows, about, that a round brings to a rank at least: with many ranks messages would be small
@@ -192,11 +191,11 @@ def lay_out_back(
     return lay_out({"header": [HEADER_BYTES], "flags": [places * 4], "rows": rows})
 
 
-def divide(places: int, row_bytes: int, num_nodes: int, round_bytes: int) -> list[range]:
+def divide(places: int, row_bytes: int, num_nodes: int) -> list[range]:
     """The rounds in which so many places of a slab travel, whose rows have so many bytes: at most
-    three, of which that between the others is the largest. These have about ``round_bytes``."""
+    three, of which that between the others is the largest."""
     to_a_rank = places * row_bytes
-    rounds = min(to_a_rank * (num_nodes - 1) // round_bytes, to_a_rank // MESSAGE_BYTES)
+    rounds = min(to_a_rank * (num_nodes - 1) // ROUND_BYTES, to_a_rank // MESSAGE_BYTES)
     rounds = max(1, rounds)
     step = -(-places // (rounds * STEP)) * STEP
     last = max(step, (places - 1) // step * step)
@@ -260,9 +259,8 @@ class Slabs:
 
     Attributes:
         memory: where they are.
-        rounds, rounds_back: places that travel together there and back, in their order.
-        finished: which of this rank's segments, in their order, each round back brings the last
-            sums of.
+        rounds: places that travel together, in their order.
+        finished: which of this rank's segments, in their order, each round brings the last sums of.
         tables: on the device: the places of these segments in every slab, and that order; see
             `Packing`. Without them all segments have their own places.
         rows_at: where the rows of a field begin in a slab, by value name.
@@ -290,22 +288,18 @@ class Slabs:
         places = slab_places(shuffle, node, max_sources, crossing)
         fields = shuffle.program.buffers["target"]
         row_bytes = [field.num_bytes for field in fields]
-        self.rounds = self.rounds_back = [range(places)]
+        self.rounds = [range(places)]
         # Rows of compact targets are not moved round by round.
         if not (is_one_round or shuffle.program.is_compact):
-            self.rounds, self.rounds_back = (
-                divide(places, of_a_row, topology.num_nodes, about)
-                for of_a_row, about in zip(
-                    (sum(row_bytes), node.partial_bytes), ROUND_BYTES, strict=True
-                )
-            )
+            widest = max(sum(row_bytes), node.partial_bytes)
+            self.rounds = divide(places, widest, topology.num_nodes)
         self._counts = ((places,) * topology.num_nodes,) * 2  # that go, and that come
         self._told = [(forth["rows"][0], 0)]  # all of points, before any row
-        self.finished, self.tables = self.rounds_back, list[Tensor]()
+        self.finished, self.tables = self.rounds, list[Tensor]()
         if packing is not None:
             self._counts = packing.sent, packing.received
             self._told = [(HEADER_BYTES, shuffle.program.fanout * POINT_BYTES)]
-            order, self.finished = packing.finishing(self.rounds_back, MAX_GROUP)
+            order, self.finished = packing.finishing(self.rounds, MAX_GROUP)
             self.tables = [each.to(memory.out.device) for each in (packing.at, order)]
         self._places = list(zip(forth["rows"], row_bytes, strict=True)) if has_rows else []
         sums_at = back["rows"][0]
@@ -335,14 +329,14 @@ class Slabs:
     def ranges(self, places: range) -> Ranges:
         """Bytes of a slab of a dispatch that travel with these places: before the first ones all
         points, by which slots are planned."""
-        told, most = self._told * (places.start == 0), _joins(self.rounds)
-        return _travelling(self._counts, places, self._places, told, most)
+        told = self._told * (places.start == 0)
+        return self._travelling(self._counts, places, self._places, told)
 
     def ranges_back(self, places: range) -> Ranges:
         """The same of a combine, where what has come goes back. With every round goes a header:
         what it says of the call is known with the first, and who refuses it with the last one."""
-        header, most = [(HEADER_BYTES, 0)], _joins(self.rounds_back)
-        return _travelling(self._counts[::-1], places, self._places_back, header, most)
+        header = [(HEADER_BYTES, 0)]
+        return self._travelling(self._counts[::-1], places, self._places_back, header)
 
     def at_segments(self, of_places: Tensor) -> Tensor:
         """Of numbers [num_nodes, places, n] by node and place of a slab those of this rank's
@@ -353,30 +347,24 @@ class Slabs:
         there = of_places.gather(1, at.clamp(min=0).expand(-1, -1, of_places.shape[2]))
         return torch.where(at >= 0, there, 0)
 
+    def _travelling(
+        self,
+        counts: Sequence[Sequence[int]],
+        places: range,
+        parts: Sequence[tuple[int, int]],
+        told: Sequence[tuple[int, int]],
+    ) -> Ranges:
+        """Of slabs that so many segments of every node go and come with: what is told of them, with
+        which a slab begins, and of parts what lies in these places. Each is where it begins, and
+        the bytes of a place."""
+        most = JOINED_BYTES if len(self.rounds) == 1 else 0  # else other places may lie between
 
-def _joins(rounds: Sequence[range]) -> int:
-    """Bytes between two parts that travel with them; with several rounds other places may lie
-    there."""
-    return JOINED_BYTES if len(rounds) == 1 else 0
+        def of_node(count: int) -> list[range]:
+            there = range(places.start, min(places.stop, count))
+            begins = [range(at + count * size) for at, size in told]
+            return _joined([*begins, *_bytes_of(there, parts)], most)
 
-
-def _travelling(
-    counts: Sequence[Sequence[int]],
-    places: range,
-    parts: Sequence[tuple[int, int]],
-    told: Sequence[tuple[int, int]],
-    most: int,
-) -> Ranges:
-    """Of slabs that so many segments of every node go and come with: what is told of them, with
-    which a slab begins, and of parts what lies in these places; see `_joined`. Each is where it
-    begins, and the bytes of a place."""
-
-    def of_node(count: int) -> list[range]:
-        there = range(places.start, min(places.stop, count))
-        begins = [range(at + count * size) for at, size in told]
-        return _joined([*begins, *_bytes_of(there, parts)], most)
-
-    return Ranges(*([of_node(count) for count in each] for each in counts))
+        return Ranges(*([of_node(count) for count in each] for each in counts))
 
 
 def _bytes_of(places: range, parts: Sequence[tuple[int, int]]) -> list[range]:
