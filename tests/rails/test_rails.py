@@ -18,6 +18,8 @@ SMALL = specs.routed("f32")
 COMPACT = specs.routed("f32", capacity="compact")
 WIDE = specs.routed("bf16", hidden=40, keys=12, topk=8, align=1)
 SHORT = specs.copied("f32", 5)  # moved many at once inside a node
+ODD = specs.routed("f32", hidden=2, keys=9, topk=3, capacity="compact")
+MANY_KEYS = specs.routed("f32", hidden=2, keys=9003, topk=3, align=1)
 CYCLIC = specs.routed("f16", keys=7, topk=8, reduce="max", placement="cyclic", capacity="compact")
 
 
@@ -47,6 +49,13 @@ def test_calls(pool: Pool, text: str, topology: str, batches: list[tuple[int, ..
     """Uneven ranks, some without segments: rows bit by bit, results within rounding."""
     work = partial(rank_work.epochs, topology=topology)
     pool.run(work, len(batches[0]), path(text), batches, 1)
+
+
+@pytest.mark.parametrize("text", [ODD, MANY_KEYS], ids=["compact", "tile by tile"])
+def test_odd_numbers_of_counts(pool: Pool, text: str) -> None:
+    """Two counts share a word, which is added to: several programs have so many of each node."""
+    work = partial(rank_work.epochs, topology="3x1", max_sources=160)
+    pool.run(work, 3, path(text), [(100, 0, 130)], 1)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,8 @@ class RailNode(TritonNode):
         self._no_source = [torch.empty(0)] * len(shuffle.program.read)
         self.may_drop = self._may_drop(shuffle, limits)
         super().__init__(artifact, shuffle, node, members, limits, num_sms)
+        # Here, since the first backward that wants gradients of weights may be a captured one.
+        self._tell = self._program.load("hop", "tell", ("told", "place"))
 
     def prepared(self, extents: Sequence[int], num_sources: int, num_slots: int = 0) -> Prepared:
         """See `TritonNode.prepared`."""
@@ -220,8 +222,7 @@ class RailNode(TritonNode):
 
     @cached_property
     def _points_between(self) -> PointExchange:
-        tell = self._program.load("hop", "tell", ("told", "place"))
-        return PointExchange(self._program, self.rails, tell, self._stride)
+        return PointExchange(self._program, self.rails, self._tell, self._stride)
 
     @property
     def places(self) -> int:
