@@ -134,7 +134,7 @@ class Dense:
                 dtype, shape = TORCH_DTYPES[each.dtype], (len(rows.written), *each.shape)
                 if combine.kind == "copy":
                     nbytes = torch.Size(shape).numel() * dtype.itemsize
-                    values = torch.randint(256, (nbytes,), generator=random).to(torch.uint8)
+                    values = torch.randint(1, 256, (nbytes,), generator=random).to(torch.uint8)
                     made[each.name] = values.view(dtype).view(shape)
                 else:
                     made[each.name] = torch.randn(shape, generator=random).to(dtype)
@@ -150,6 +150,22 @@ class Dense:
             result={name: each.to(self.device) for name, each in result.fields.items()},
             allowed=allowed,
         )
+
+    def mixed(self, batch: Batch, byte: int) -> Batch:
+        """The same call of other bytes, in each the bits of ``byte`` turned, where they are only
+        moved. Those of a result that are 0 are no row's: rows that come back have none."""
+        declared = self.shuffle.declared
+        if not declared.casts:
+            source = {name: turned(each, byte) for name, each in batch.source.items()}
+            batch = replace(batch, source=source, rows=tuple(each ^ byte for each in batch.rows))
+        if batch.worked is not None and declared.combine and declared.combine.kind == "copy":
+            worked = {name: turned(each, byte) for name, each in batch.worked.items()}
+            result = {
+                name: torch.where(in_bytes(each) != 0, in_bytes(each) ^ byte, 0)
+                for name, each in batch.result.items()
+            }
+            batch = replace(batch, worked=worked, result=result)
+        return batch
 
     def dispatch(self, batch: Batch) -> Launched:
         arguments = Arguments(batch.source, batch.inputs, batch.extents)
@@ -190,6 +206,12 @@ class Dense:
             each.fill_(before)
         self.node.combine(list(batch.worked.values()), handle, list(results.values()))
         return results
+
+    def are_lent(self, results: Mapping[str, Tensor]) -> bool:
+        """Whether peers store into them, or do so if all ranks lend theirs."""
+        if not isinstance(self.node, PiecesNode) or self.node.results is None:
+            return False
+        return all(self.node.results.offset(each) >= 0 for each in results.values())
 
     def wipe(self) -> None:
         """Make every row of the window one that nobody has written."""
@@ -257,6 +279,10 @@ def in_bytes(tensor: Tensor) -> Tensor:
     """uint8 [entries, bytes]."""
     width = tensor.shape[1:].numel() * tensor.element_size()
     return tensor.contiguous().view(-1).view(torch.uint8).view(len(tensor), width)
+
+
+def turned(tensor: Tensor, byte: int) -> Tensor:
+    return (in_bytes(tensor) ^ byte).view(-1).view(tensor.dtype).view(tensor.shape)
 
 
 SCHEDULES = (

@@ -4,17 +4,20 @@ torchrun.
 ``python -m torch.distributed.run --nproc-per-node N -m tests.cuda.dense_run FOLDER`` takes what
 ``python -m tests.cuda.dense_cases FOLDER`` has compiled, which may be another machine's, and exits
 non-zero, after naming every mismatch, when something is wrong. More ranks than GPUs share them, in
-turns. ``--quick`` is one call of each case, for compute-sanitizer; ``--stress N`` so many in any
-order; ``--face`` the same through `Shuffle`.
+turns. ``--quick`` is few calls of each case, for compute-sanitizer, which finds what ``--plant``
+puts into the kernels of pieces; ``--stress N`` so many in any order, and it is wrong if there were
+fewer; ``--face`` the same through `Shuffle`.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 import time
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,9 +42,10 @@ from tests.cuda.dense_node import (
     ranks_of,
 )
 from tests.cuda.headers import headers
+from tests.cuda.sanitizer_run import PIECE_FAULTS, plant
 from tests.gpu_ranks import join
 
-SEEDS = range(3)
+SEEDS = 3
 DELAY_CYCLES = 200_000
 LOOK_EVERY = 50
 
@@ -61,6 +65,20 @@ class Run:
         self.data = ranks_of(self.path, CASES[name].tokens, seeds)
         self.dense = Dense(self.path, self.data, device, lends=lends)
         self.batches = [self.dense.batch(each, seed) for seed, each in enumerate(self.data)]
+
+    def lending(self) -> list[Run]:
+        """The same calls of kernels that lend results, where they can."""
+        other = copy(self)
+        other.dense = Dense(self.path, self.data, self.device, lends=True)
+        return [other] if getattr(other.dense.node, "results", None) is not None else []
+
+    def quick(self) -> list[str]:
+        """A call by all CTAs that it may have, and one by few."""
+        wrong = []
+        for schedule in (SCHEDULES[0], SCHEDULES[-1]):
+            self.dense.node.configure(schedule)
+            wrong += self.call(self.batches[0])
+        return wrong
 
     def calls(self) -> list[str]:
         """Several calls in a row of every schedule, each verified."""
@@ -370,14 +388,16 @@ def ragged_mistakes(folder: Path, device: torch.device) -> list[str]:
 
 
 def stress(runs: list[Run], iterations: int, seconds: float) -> list[str]:
-    """Any calls in any order, with delays of single ranks; looked at now and then."""
+    """Any calls in any order, each of other bytes, with delays of single ranks; looked at now and
+    then. Fewer of them than ``iterations``, because ``seconds`` are over, are wrong, too."""
     shared, own = random.Random(5), random.Random(80 + dist.get_rank())
     counts = torch.zeros(2, dtype=torch.int64, device=runs[0].device)
-    start, done = time.monotonic(), 0
+    start, done, lent = time.monotonic(), 0, 0
     while done < iterations:
         run = shared.choice(runs)
-        dense, batch = run.dense, shared.choice(run.batches)
-        dense.node.configure(shared.choice(SCHEDULES[:2]))
+        dense = run.dense
+        batch = dense.mixed(shared.choice(run.batches), shared.randrange(256))
+        dense.node.configure(shared.choice(SCHEDULES))
         combines, late = shared.randint(0, 2), shared.random() < 0.4
         dense.wipe()
         if late:
@@ -387,7 +407,9 @@ def stress(runs: list[Run], iterations: int, seconds: float) -> list[str]:
         for _ in range(combines if batch.worked is not None else 0):
             if late:
                 torch.cuda._sleep(own.randrange(1, DELAY_CYCLES))
-            counts[1] += dense.wrong_result(batch, dense.combine(batch, handle))
+            results = dense.combine(batch, handle)
+            counts[1] += dense.wrong_result(batch, results)
+            lent += dense.are_lent(results)
         done += 1
         if done % LOOK_EVERY == 0:
             stop = [bool(counts.any()) or time.monotonic() - start > seconds]
@@ -396,8 +418,10 @@ def stress(runs: list[Run], iterations: int, seconds: float) -> list[str]:
             if any(everyone):
                 break
     if dist.get_rank() == 0:
-        print(f"stress: {done} calls in {time.monotonic() - start:.1f} s", flush=True)
+        took = f"{time.monotonic() - start:.1f} s"
+        print(f"stress: {done} calls in {took}, {lent} results lent", flush=True)
     wrong = [f"{counts.tolist()} rows and elements"] if counts.any() else []
+    wrong += [f"only {done} of {iterations} calls"] if done < iterations else []
     troubled = [run for run in runs if run.dense.troubles() != Trouble()]
     return wrong + [f"{run.name}: {run.dense.troubles()}" for run in troubled]
 
@@ -440,11 +464,13 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--quick", action="store_true", help="one call of each case")
+    parser.add_argument("--quick", action="store_true", help="few calls of each case")
+    parser.add_argument("--plant", choices=PIECE_FAULTS, help="into the headers of quick calls")
     parser.add_argument("--stress", type=int, default=0, help="calls in any order, and no others")
     parser.add_argument("--face", action="store_true", help="calls of `Shuffle`, of given slots")
     parser.add_argument("--lends", action="store_true", help="results are lent, of pieces")
-    parser.add_argument("--seconds", type=float, default=200, help="stop the stress after so long")
+    parser.add_argument("--seconds", type=float, default=200, help="the stress may take so long")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="batches of each case")
     parser.add_argument(
         "--constant", nargs=2, action="append", dest="constants", metavar=("NAME", "VALUE"),
         help="of the headers",
@@ -456,6 +482,8 @@ def main() -> int:
         for name, text in texts.items():
             Path(others.name, name).write_text(text)
         cuda.INCLUDE = Path(others.name)
+    if options.plant:
+        cuda.INCLUDE = plant(PIECE_FAULTS[options.plant], Path(others.name))
     names = [name for name in options.cases if not options.face or name in GIVEN]
     device = join()
     failed = False
@@ -467,9 +495,17 @@ def main() -> int:
         if dist.get_rank() == 0:
             print(f"{what}: {time.monotonic() - started:.1f} s", flush=True)
 
-    seeds = range(1) if options.quick else SEEDS
-    if options.stress:
+    seeds = range(1 if options.quick else options.seeds)
+    if options.plant:  # results are not looked at
+        try:
+            for name in names:
+                Run(options.folder, name, device, seeds).quick()
+        except RuntimeError as error:  # the tool ends a kernel that reads where it must not
+            print(error, flush=True)
+            os._exit(0)  # whatever still uses the GPU would only abort
+    elif options.stress:
         runs = [Run(options.folder, name, device, seeds) for name in names]
+        runs += [each for run in runs for each in run.lending()]
         check("stress", lambda: stress(runs, options.stress, options.seconds))
     else:
         for name in names:
@@ -477,7 +513,9 @@ def main() -> int:
             if options.lends and getattr(run.dense.node, "results", None) is None:
                 continue
             if options.quick:
-                check(name, lambda run=run: run.call(run.batches[0]))
+                check(name, run.quick)
+                for lending in run.lending() if not options.lends else []:
+                    check(f"{name} lent", lending.quick)
                 continue
             for part in (run.face,) if options.face else (run.calls, run.graph, run.refusal):
                 check(f"{name} {part.__name__}", part)

@@ -11,11 +11,23 @@ import pytest
 from fuscoc_runtime.kernels.cuda import INCLUDE
 from fuscoc_runtime.manifest.artifact import load_artifact
 from tests.cuda.dense_cases import compile_cases
-from tests.cuda.sanitizer_run import FAULTS, plant
+from tests.cuda.sanitizer_run import FAULTS, PIECE_FAULTS, plant
 from tests.gpus import torchrun
 
 # Tensors lie next to each other in PyTorch's own cache, where memcheck sees no end of them.
 ENVIRONMENT = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
+CASES = (
+    "ulysses",
+    "ulysses_in_parts",
+    "fft_transpose",
+    "redistribute",
+    "redistribute_long_rows",  # which are carried, by kernels for few CTAs
+    "vit_patches",
+    "kv_long_pages",
+    "kv_short_runs",
+    "boxes",
+    "sums",
+)
 SUMMARIES = {
     "memcheck": r"ERROR SUMMARY: (\d+) errors?$",
     "racecheck": r"RACECHECK SUMMARY: (\d+) hazards? ",
@@ -42,11 +54,12 @@ def problems(
     return sum(map(int, counts))
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", FAULTS | PIECE_FAULTS)
 def test_faults_are_planted(name: str, tmp_path: Path) -> None:
     """Also without a GPU: where the headers have changed, the fault has to go elsewhere."""
-    header = FAULTS[name].header
-    assert (plant(name, tmp_path) / header).read_text() != (INCLUDE / header).read_text()
+    fault = (FAULTS | PIECE_FAULTS)[name]
+    changed = plant(fault, tmp_path) / fault.header
+    assert changed.read_text() != (INCLUDE / fault.header).read_text()
 
 
 @pytest.mark.gpu
@@ -58,7 +71,7 @@ def test_clean(tool: str, num_ranks: int) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_ranks", [1, 2])
-@pytest.mark.parametrize("case", ["vit_patches", "kv_short_runs", "boxes", "sums"])
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("tool", SUMMARIES)
 def test_given_slots_are_clean(tool: str, case: str, num_ranks: int, tmp_path: Path) -> None:
     compile_cases(tmp_path, only=case)
@@ -90,3 +103,15 @@ def test_tiles_have_no_races(num_ranks: int, tmp_path: Path) -> None:
 )
 def test_planted_faults_are_found(tool: str, fault: str) -> None:
     assert problems(tool, 1, "--plant", fault) > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("tool", "fault"), [("memcheck", "read of pieces"), ("racecheck", "race of pieces")]
+)
+def test_planted_faults_of_pieces_are_found(tool: str, fault: str, tmp_path: Path) -> None:
+    case = "ulysses_in_parts"
+    compile_cases(tmp_path, only=case)
+    options = (tmp_path, "--cases", case, "--plant", fault)
+    script = "tests/cuda/dense_run.py"
+    assert problems(tool, 1, *options, script=script, kernels="ulysses_") > 0

@@ -2,13 +2,15 @@
 
 ``python -m torch.distributed.run --nproc-per-node N -m tests.node_triton.given_gpu_run ARTIFACT…``
 takes artifacts of ``given_specs.EXAMPLES``, in folders of their names, and exits non-zero, after
-naming every mismatch, when something is wrong.
+naming every mismatch, when something is wrong. ``--stress N`` is so many calls of each in a row.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from tests.node_triton.given_specs import EXAMPLES, Small
 from tests.node_triton.rank_work import batch
 
 ITERATIONS = 200
+PER_BATCH = 100  # of these, and three batches at least
 DELAY_CYCLES = 200_000
 
 
@@ -47,6 +50,7 @@ class Case:
         self.given: dict[str, Any] = {k: each.to(shuffle.device) for k, each in tensors.items()}
         self.given |= data.extents
         self.rows: RankRows = expected.rows[rank]
+        self.written = self.rows.written.to(shuffle.device)
         self.result: RankResult | None = expected.results and expected.results[rank]
         slots = len(self.rows.written)
         worked = work_on(spec, self.rows.fields, self.rows.written, torch.zeros(slots).long())
@@ -83,23 +87,28 @@ def both(shuffle: Shuffle, case: Case) -> tuple[Any, Any, Any]:
     return rows, handle, shuffle.combine(case.worked, handle) if combines else None
 
 
-def stress(shuffle: Shuffle, cases: Sequence[Case]) -> list[str]:
+def stress(shuffle: Shuffle, cases: Sequence[Case], iterations: int) -> list[str]:
     """Back to back, with delays; all is looked at on the device, and at the end."""
     shared, own = random.Random(3), random.Random(70 + shuffle.rank)
     off = torch.zeros((), dtype=torch.int64, device=shuffle.device)
-    for _ in range(ITERATIONS):
+    started = time.monotonic()
+    for _ in range(iterations):
         case = shared.choice(cases)
         if shared.random() < 0.4:
             torch.cuda._sleep(own.randrange(1, DELAY_CYCLES))
         rows, handle, result = both(shuffle, case)
-        off += (handle.launched.filled.cpu() != case.rows.written).sum().to(off.device)
+        off += (handle.launched.filled != case.written).sum()
         for name, each in by_field(shuffle, rows).items():
-            wanted = case.rows.fields[name].to(off.device)[case.rows.written]
-            off += (each[case.rows.written] != wanted).sum()
+            wanted = case.rows.fields[name].to(off.device)[case.written]
+            off += (each[case.written] != wanted).sum()
         if result is not None and case.result is not None:
             for name, each in by_field(shuffle, result).items():
                 off += differing(case.result, name, each)
-    return [f"stress: {int(off)} elements differ"] if int(off) else []
+    differ = int(off)
+    if shuffle.rank == 0:
+        done = f"{iterations} calls of {len(cases)} batches"
+        print(f"{shuffle.spec.name}: {done} in {time.monotonic() - started:.1f} s", flush=True)
+    return [f"stress: {differ} elements differ"] if differ else []
 
 
 def differing(expected: RankResult, name: str, found: Tensor) -> Tensor:
@@ -130,8 +139,10 @@ def graph(shuffle: Shuffle, static: Case, cases: Sequence[Case]) -> list[str]:
     return wrong
 
 
-def run(artifact: str, small: Small, captures: bool = True) -> list[str]:
-    """What is wrong; ``captures``: also in a CUDA graph."""
+def run(
+    artifact: str, small: Small, captures: bool = True, iterations: int = ITERATIONS
+) -> list[str]:
+    """What is wrong in so many ``iterations``; ``captures``: also in a CUDA graph."""
     shuffle = Shuffle(artifact, **small.options)
     assert shuffle.backend == "triton"
     num_ranks = shuffle.topology.num_ranks
@@ -140,7 +151,9 @@ def run(artifact: str, small: Small, captures: bool = True) -> list[str]:
     wrong = []
     for case in cases:
         wrong += case.check(shuffle, *both(shuffle, case))
-    wrong += stress(shuffle, cases)
+    others = range(len(cases), iterations // PER_BATCH)
+    more = [Case(shuffle, batches[n % len(batches)], 3 + n) for n in others]
+    wrong += stress(shuffle, [*cases, *more], iterations)
     shuffle.check()
     if not captures:
         return wrong
@@ -151,14 +164,18 @@ def run(artifact: str, small: Small, captures: bool = True) -> list[str]:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("artifacts", nargs="+", type=Path)
+    parser.add_argument("--stress", type=int, default=ITERATIONS, help="calls in a row of each")
+    options = parser.parse_args()
     join()
     wrong: list[str] = []
-    for artifact in map(Path, sys.argv[1:]):
-        if EXAMPLES[artifact.name].least_ranks > dist.get_world_size():
+    for artifact in options.artifacts:
+        small = EXAMPLES[artifact.name]
+        if small.least_ranks > dist.get_world_size():
             continue
-        wrong += [
-            f"{artifact.name}: {each}" for each in run(str(artifact), EXAMPLES[artifact.name])
-        ]
+        found = run(str(artifact), small, iterations=options.stress)
+        wrong += [f"{artifact.name}: {each}" for each in found]
     everyone: list[list[str]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(everyone, wrong)
     if dist.get_rank() == 0:
