@@ -28,6 +28,7 @@ CASES = (
     "boxes",
     "sums",
 )
+LENT = ("ulysses", "fft_transpose", "redistribute", "redistribute_long_rows", "kv_long_pages")
 SUMMARIES = {
     "memcheck": r"ERROR SUMMARY: (\d+) errors?$",
     "racecheck": r"RACECHECK SUMMARY: (\d+) hazards? ",
@@ -47,7 +48,8 @@ def problems(
     under = ["compute-sanitizer", "--tool", tool, "--kernel-name", f"kns={kernels}"]
     if tool == "memcheck":  # PyTorch and NCCL try calls that may fail
         under += ["--report-api-errors", "no"]
-    printed = torchrun(num_ranks, script, *options, under=under, environment=ENVIRONMENT)
+    environment = None if "--lends" in options else ENVIRONMENT  # which are of PyTorch's own
+    printed = torchrun(num_ranks, script, *options, under=under, environment=environment)
     counts = re.findall(SUMMARIES[tool], printed, re.MULTILINE)
     assert len(counts) == num_ranks, printed
     print(printed)
@@ -79,6 +81,16 @@ def test_given_slots_are_clean(tool: str, case: str, num_ranks: int, tmp_path: P
     kernels = f"{load_artifact(tmp_path / case).shuffle(None).name}_"
     script = "tests/cuda/dense_run.py"
     assert problems(tool, num_ranks, *options, script=script, kernels=kernels) == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", LENT)
+@pytest.mark.parametrize("tool", SUMMARIES)
+def test_lent_results_are_clean(tool: str, case: str, tmp_path: Path) -> None:
+    compile_cases(tmp_path, only=case)
+    options = (tmp_path, "--quick", "--lends", "--cases", case)
+    kernels = f"{load_artifact(tmp_path / case).shuffle(None).name}_"
+    assert problems(tool, 2, *options, script="tests/cuda/dense_run.py", kernels=kernels) == 0
 
 
 @pytest.mark.gpu
