@@ -161,7 +161,7 @@ def test_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     np.savez(file, other=np.zeros(3))
     refused(file, "is not a plan")
     np.savez(file, header=np.array(json.dumps({"format": 99})))
-    refused(file, "has plan format 99; this runtime reads 6: compile or plan it again")
+    refused(file, "has plan format 99; this runtime reads 7: compile or plan it again")
     np.savez(file, header=np.array(json.dumps({"format": 4, "columns": {}})), keys=np.zeros(3))
     refused(file, "has plan format 4;")
     worked().save(file)

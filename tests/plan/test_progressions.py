@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -28,12 +29,45 @@ def mixed_radix(draw: st.DrawFn, digits: st.SearchStrategy[int], most: int) -> l
     return found
 
 
+@dataclass(frozen=True)
+class InTurn:
+    """Progressions in turn; ``inner``: so many of their rounds are repeated, ``step`` apart."""
+
+    offsets: list[int]
+    steps: int | list[int]  # of all, so that a block is repeated, or of each
+    inner: int | None
+    step: int
+    turns: list[int]  # one column behind another, as of ranks: which offset each begins with
+
+    def column(self, num: int) -> list[int]:
+        """Of so many of the outermost rounds."""
+        found: list[int] = []
+        for turn in self.turns:
+            block, step = np.roll(int64(self.offsets), turn), np.asarray(self.steps)
+            if self.inner is not None:
+                block = (block + np.arange(self.inner)[:, None] * step).ravel()
+                step = np.asarray(self.step)
+            found += (block + np.arange(num)[:, None] * step).ravel().tolist()
+        return found
+
+
+@st.composite
+def in_turn(draw: st.DrawFn) -> InTurn:
+    period = draw(st.integers(1, 17))
+    numbers = st.integers(-(2**20), 2**20)
+    of_each = st.lists(numbers, min_size=period, max_size=period)
+    inner = draw(st.none() | st.integers(2, 9))
+    turns = st.lists(st.integers(0, 16), min_size=1, max_size=3)
+    return InTurn(draw(of_each), draw(numbers | of_each), inner, draw(numbers), draw(turns))
+
+
 @st.composite
 def columns(draw: st.DrawFn) -> list[int]:
-    """Of few values, of any, ascending or affine, one behind another."""
+    """Of few values, of any, ascending, affine or in turn, one behind another."""
     few, of_any = st.lists(st.integers(0, 2)), st.lists(st.integers(LOW, HIGH))
     rising = few.map(lambda steps: np.cumsum(steps, dtype=np.int64).tolist())
-    part = st.one_of(few, of_any, rising, mixed_radix(st.integers(1, 6), 4))
+    short = st.builds(InTurn.column, in_turn(), st.integers(0, 12))
+    part = st.one_of(few, of_any, rising, mixed_radix(st.integers(1, 6), 4), short)
     return list(chain(*draw(st.lists(part, max_size=3))))
 
 
@@ -69,6 +103,19 @@ def test_the_size_is_that_of_the_radices(column: list[int]) -> None:
     assert num_stored(pools) <= min(len(column), 100 if are_alike else 400)
 
 
+@given(in_turn())
+@settings(max_examples=at_night(100))
+def test_the_size_of_progressions_in_turn_is_not_that_of_their_number(parts: InTurn) -> None:
+    """Of 8 times as many values they are some numbers more, as of a few that come out of step."""
+    stored = []
+    for num in (250, 2000):
+        column = int64(parts.column(num))
+        forms, pools = pack([("c", column)])
+        assert np.array_equal(unpack(forms, pools)["c"], column)
+        stored.append(num_stored(pools))
+    assert stored[1] <= stored[0] + 300
+
+
 @given(st.lists(st.integers(-(2**15), 2**15 - 1), min_size=1))
 def test_no_column_grows(values: list[int]) -> None:
     column = int64(values)
@@ -99,11 +146,18 @@ def test_the_smaller_of_long_progressions_and_a_narrow_leaf(values: list[int]) -
     )
     forms, pools = pack([("any", int64(values))])
     _, shape = forms["any"]
+    column = values
+    while len(shape) == 2 and isinstance(shape, list):
+        period, shape = shape
+        assert period >= 3
+        assert period % 2 == 1
+        assert not isinstance(shape, str)
+        column = [value for first in range(period) for value in column[first::period]]
     if isinstance(shape, str):
         assert shape == narrow
         assert pools[shape].tolist() == values
     else:
-        assert shape[0] == num_progressions(values)
+        assert shape[0] == num_progressions(column)
         assert sum(pool.nbytes for pool in pools.values()) < len(values) * np.dtype(narrow).itemsize
 
 
@@ -118,6 +172,13 @@ def test_worked_examples() -> None:
 
     transpose = np.arange(64 * 64).reshape(64, 64).T.ravel()
     assert num_stored(pack([("transpose", transpose)])[1]) == 9
+
+    # The first values of three progressions are 0, 40 and 20, their steps 1.
+    dealt = [first + i for i in range(300) for first in (0, 40, 20)]
+    forms, pools = pack([("dealt", int64(dealt))])
+    assert forms == {"dealt": [900, [3, [3, "u1", "u1", "u2"]]]}
+    assert pools["u1"].tolist() == [0, 40, 20, 1, 1, 1]
+    assert pools["u2"].tolist() == [300, 300, 300]
 
     random = np.random.default_rng(0).permutation(1000)
     forms, pools = pack([("random", random)])
@@ -148,6 +209,11 @@ U1 = np.array([5, 1, 3], np.uint8)  # 5 6 7
         ({"c": [3, "f4"]}, {"u1": U1, "f4": U1}, "`c` has values of the type `f4`"),
         ({"c": [3, None]}, {"u1": U1}, "`c` has the shape None"),
         ({"c": [3, [1, "u1", "u1"]]}, {"u1": U1}, "`c` has the shape"),
+        ({"c": [3, [0, "u1"]]}, {"u1": U1}, "`c` has the period 0 and 3 values"),
+        ({"c": [3, [4, "u1"]]}, {"u1": U1}, "`c` has the period 4 and 3 values"),
+        ({"c": [3, [2**70, "u1"]]}, {"u1": U1}, r"`c` has the period \d+ and 3 values"),
+        ({"c": [3, [True, "u1"]]}, {"u1": U1}, "`c` has the length True"),
+        ({"c": [4, [3, "u1"]]}, {"u1": U1}, "`c` goes beyond the end of `u1`"),
         ({"c": [3, ["1", "u1", "u1", "u1"]]}, {"u1": U1}, "`c` has the length '1'"),
         ({"c": [4, [1, "u1", "u1", "u1"]]}, {"u1": U1}, "`c` has progressions of other than 4"),
         ({"c": [2**70, [1, "u1", "u1", "u1"]]}, {"u1": U1}, "`c` has progressions of other"),
@@ -159,6 +225,7 @@ U1 = np.array([5, 1, 3], np.uint8)  # 5 6 7
 )
 def test_what_is_malformed_is_refused(forms: Any, pools: dict[str, Any], problem: str) -> None:
     assert unpack({"c": [3, [1, "u1", "u1", "u1"]]}, {"u1": U1})["c"].tolist() == [5, 6, 7]
+    assert unpack({"c": [3, [2, "u1"]]}, {"u1": U1})["c"].tolist() == [5, 3, 1]
     with pytest.raises(ValueError, match=problem):
         unpack(forms, pools)
 

@@ -178,6 +178,17 @@ def test_a_plan_is_small_however_many_rows_it_moves() -> None:
         assert (opened.path / path).stat().st_size < 20_000
 
 
+def test_a_plan_is_small_however_odd_its_sizes_are() -> None:
+    """Rows for three ranks in turn are three progressions, whichever rank comes first."""
+    opened = specs.artifact("redistribute.fsc", ("3x1", "3x3"), rows=9 * 29_101, columns=512)
+    for path in opened.shuffle().baked.values():
+        assert (opened.path / path).stat().st_size < 25_000
+    text = specs.TRANSPOSE.replace("rows = 12, columns = 16", "rows = 333, columns = 129")
+    opened = specs.artifact(text, ("3x1",))
+    for path in opened.shuffle().baked.values():
+        assert (opened.path / path).stat().st_size < 25_000
+
+
 COMMANDS = """
 import sys
 from fuscoc.cli import main

@@ -7,10 +7,22 @@ progression, and so are the steps, all 1, and the lengths, all 4. So a column ta
 for every affine piece and radix, however many rows it has. What does not get smaller that way stays
 a plain array, a *leaf*, of the smallest type that holds it.
 
-The *form* of a column is JSON and says how to read it: ``[length, shape]``, where a shape is the
-type of a leaf, such as ``"u2"``, or ``[pieces, begins, steps, counts]``, the number of progressions
-and the shapes of three columns of that length. The leaves of all columns, in the order of their
-forms, lie end to end in one array a type, a *pool*.
+Values that no two neighbouring steps join, such as 0 40 20, 1 41 21, 2 42 22, ..., are paired from
+left to right: 0 40, 20 1, 41 21, ... Pairs halve an even period of values, and so a period of 2, 4
+or 8 is soon gone. An odd one stays, in the first values and in the steps, however often they are
+paired. So where values an odd period apart form progressions the column is *dealt*, as cards
+are: every third value, 0 1 2 ..., then every third from the second, 40 41 42 ..., then from the
+third, 20 21 22 .... These are three progressions, one behind another.
+
+The *form* of a column is JSON and says how to read it: ``[length, shape]``, where a shape is
+
+- the type of a leaf, such as ``"u2"``,
+- ``[pieces, begins, steps, counts]``, the number of progressions and the shapes of three columns of
+  that length, or
+- ``[period, shape]``, the shape of a column of the same length, which was dealt.
+
+The leaves of all columns, in the order of their forms, lie end to end in one array a type, a
+*pool*.
 
 Arithmetic is modulo 2**64, so any int64 comes back, whatever the differences are.
 """
@@ -31,6 +43,11 @@ LIMITS = {
 }
 SHAPE_BYTES = 16
 """What the text of a shape that is no leaf takes, about."""
+MOST_PERIOD = 127
+NUM_WINDOWS, WINDOW = 64, 32
+"""At how many values a period is looked for: at few, as random columns are long and have none."""
+SPREAD = 0.6180339887498949
+"""The golden ratio, whose multiples modulo 1 are spread evenly, yet at no regular distance."""
 
 Shape = str | list[Any]
 Leaves = list[np.ndarray[Any, Any]]
@@ -80,13 +97,26 @@ def _encode(values: Int64Array) -> tuple[Shape, Leaves]:
     if len(values) <= SHAPE_BYTES and _leaf_bytes(values) <= SHAPE_BYTES:
         return _leaf(values)
     begins, steps, counts = _split(values)
+    num = len(begins)
+    if 4 * num > len(values) and (period := _period(values)):
+        dealt = _deal(values, period)
+        # Progressions get fewer each time, so this ends. Pairs may come to nothing by themselves;
+        # longer ones pack well most of the time, and are left but for a large gain.
+        most = num // 2 if 5 * num > 2 * len(values) else num // 8
+        if len(_split(dealt)[0]) <= most:
+            inner, leaves = _encode(dealt)
+            return _smaller([period, inner], leaves, values)
     of_steps, step_leaves = _encode(steps)
     if 4 * len(steps) > len(values) and isinstance(of_steps, str):
         return _leaf(values)  # no pattern: do not look for one in ever shorter columns
     of_begins, begin_leaves = _encode(begins)
     of_counts, count_leaves = _encode(counts)
     leaves = begin_leaves + step_leaves + count_leaves
-    shape: Shape = [len(begins), of_begins, of_steps, of_counts]
+    return _smaller([len(begins), of_begins, of_steps, of_counts], leaves, values)
+
+
+def _smaller(shape: Shape, leaves: Leaves, values: Int64Array) -> tuple[Shape, Leaves]:
+    """These, or one leaf."""
     size = sum(each.nbytes for each in leaves) + SHAPE_BYTES * _num_split(shape)
     # A leaf takes at least a byte a value; how much it takes is rarely asked, as it takes a while.
     is_smaller = size < len(values) or size < _leaf_bytes(values)
@@ -94,7 +124,7 @@ def _encode(values: Int64Array) -> tuple[Shape, Leaves]:
 
 
 def _num_split(shape: Shape) -> int:
-    """Columns that are progressions, in this one and in those that it consists of."""
+    """Shapes that are no leaf, in this one."""
     return 0 if isinstance(shape, str) else 1 + sum(map(_num_split, shape[1:]))
 
 
@@ -132,6 +162,41 @@ def _split(values: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
     return values[begin], steps, np.diff(begin, append=len(values))
 
 
+def _period(values: Int64Array) -> int:
+    """The odd distance, from 3 on, at which most values form progressions, as far as some of them
+    show; 0: hardly any do."""
+    most = min(MOST_PERIOD, (len(values) - 1) // 2)
+    num = min(WINDOW, len(values) - 2 * most)
+    # All over the column, but not evenly, so as not to meet one phase of a long period each time.
+    begins = (SPREAD * np.arange(NUM_WINDOWS) % 1 * (len(values) - num - 2 * most)).astype(np.int64)
+    windows = values[begins[:, None] + np.arange(num + 2 * most)]
+    fits = {}
+    for period in range(3, most + 1, 2):
+        here, there, beyond = (windows[:, at : at + num] for at in (0, period, 2 * period))
+        fits[period] = int(np.count_nonzero(there - here == beyond - there))
+    best = max(fits.values(), default=0)
+    if 4 * best <= NUM_WINDOWS * num:
+        return 0
+    # Multiples fit about as well.
+    return next(period for period, fit in fits.items() if 8 * fit >= 7 * best)
+
+
+def _deal(values: Int64Array, period: int) -> Int64Array:
+    """Every ``period``-th value from the first, then from the second, and so on."""
+    return np.concatenate([values[first::period] for first in range(period)])
+
+
+def _collect(dealt: Int64Array, period: int) -> Int64Array:
+    """What ``_deal`` was given."""
+    values = np.empty_like(dealt)
+    begin = 0
+    for first in range(period):
+        part = values[first::period]
+        part[:] = dealt[begin : begin + len(part)]
+        begin += len(part)
+    return values
+
+
 def _pool(name: str, found: Any) -> np.ndarray[Any, Any]:
     pool = np.asarray(found)
     if pool.dtype != TYPES[name] or pool.ndim != 1:
@@ -156,8 +221,13 @@ class _Reader:
         """The next column."""
         if isinstance(shape, str):
             return self._leaf(length, shape)
-        if not isinstance(shape, list) or len(shape) != 4:
+        if not isinstance(shape, list) or len(shape) not in (2, 4):
             raise ValueError(f"has the shape {shape!r}")
+        if len(shape) == 2:
+            period = _length(shape[0])
+            if not 0 < period <= length:
+                raise ValueError(f"has the period {period} and {length} values")
+            return _collect(self.column(length, shape[1]), period)
         pieces = _length(shape[0])
         begins, steps, counts = (self.column(pieces, each) for each in shape[1:])
         return _join(begins, steps, counts, length)

@@ -29,7 +29,7 @@ from fuscoc_runtime.plan.types import BufferRows, DescriptorList, RankPlan
 from fuscoc_runtime.plan.wire import Side, Wire
 from fuscoc_runtime.topology import Topology
 
-FORMAT = 6
+FORMAT = 7
 HEADER = "header"
 TENSORS = ("point_order", "keys", "key_counts", "key_offsets", "row_index")
 COUNTS = (
