@@ -130,6 +130,23 @@ class Split:
         return _table(found["cells"], rows), _table(found["extents"], rows).T
 
 
+def ranks_of(num_ranks: int, **extents: int) -> list[Rank]:
+    """All ranks of a call, with extents that are the same for each."""
+    return [Rank({"ranks": num_ranks, "rank": rank} | extents) for rank in range(num_ranks)]
+
+
+def moved(found: Split, ranks: Sequence[Rank]) -> Rows:
+    """What pieces bring, a row for each point: the rank and slot, and the rank and cells that it
+    comes from."""
+    at, rows = len(found.pieces.read("outer")) + 1, []
+    ragged = found.points.read("ragged")
+    for number, each in enumerate(ranks):
+        points = found.enumerated(found.with_cells(each) if ragged else each)
+        source = np.full((len(points), 1), number)
+        rows.append(np.hstack([points[:, at : at + 2], source, found.cells(points)]))
+    return np.concatenate(rows)
+
+
 def ordered(rows: Rows) -> Rows:
     """The same rows in one order."""
     return rows[np.lexsort(rows.T[::-1])]

@@ -18,7 +18,7 @@ from fuscoc.source import SourceFile
 from tests import specs as examples
 from tests.dialect.support import edited
 from tests.passes.interpreter import Rank
-from tests.passes.points import Split, ordered
+from tests.passes.points import Split, moved, ordered, ranks_of
 from tests.passes.relations import Spec, calls, specs
 
 CALLS = 20  # of a spec, each with sizes of its own
@@ -207,21 +207,19 @@ def test_nested_steps_step_over_each_other(steps: list[tuple[int, int]], length:
     assert max(places) < found.known
 
 
-def moved(found: Split, ranks: list[Rank]) -> dict[tuple[int, int], list[tuple[int, int]]]:
+Places = dict[tuple[int, int], list[tuple[int, int]]]
+
+
+def brought(found: Split, ranks: list[Rank]) -> Places:
     """What pieces bring to every rank and slot: the ranks and cells that it comes from."""
-    places: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    at = len(found.pieces.read("outer")) + 1
-    for number, each in enumerate(ranks):
-        points = found.enumerated(found.with_cells(each))
-        for place, cells in zip(
-            points[:, at : at + 2].tolist(), found.cells(points).tolist(), strict=True
-        ):
-            assert tuple(place) not in places
-            places[tuple(place)] = [(number, cell) for cell in cells]
+    places: Places = {}
+    for rank, slot, source, *cells in moved(found, ranks).tolist():
+        assert (rank, slot) not in places
+        places[rank, slot] = [(source, cell) for cell in cells]
     return places
 
 
-def laid_out(targets: list[Any]) -> dict[tuple[int, int], list[tuple[int, int]]]:
+def laid_out(targets: list[Any]) -> Places:
     """The same of what every rank should have: slots of cells of a rank."""
     return {
         (rank, slot): [(int(source), int(cell)) for source, cell in cells.reshape(-1, 2)]
@@ -236,15 +234,11 @@ def numbered(num_ranks: int, *shape: int) -> Any:
     return np.moveaxis(cells, 0, -1)
 
 
-def ranks_of(num_ranks: int) -> list[Rank]:
-    return [Rank({"ranks": num_ranks, "rank": rank}) for rank in range(num_ranks)]
-
-
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 6, 8, 12, 24])
 def test_rows_that_are_dealt_out(num_ranks: int) -> None:
     """Also to more ranks than a rank has rows."""
     rows = numbered(num_ranks, 24 // num_ranks).reshape(24, 2)
-    found = moved(split_example("redistribute", rows=24), ranks_of(num_ranks))
+    found = brought(split_example("redistribute", rows=24), ranks_of(num_ranks))
     assert found == laid_out([rows[rank::num_ranks] for rank in range(num_ranks)])
 
 
@@ -253,7 +247,7 @@ def test_planes_that_are_transposed(num_ranks: int) -> None:
     ny, nz = 8, 12
     lines = numbered(num_ranks, nz // num_ranks, ny).reshape(nz, ny, 2)
     targets = np.split(lines.swapaxes(0, 1), num_ranks)
-    found = moved(split_example("fft_transpose", nx=2, ny=ny, nz=nz), ranks_of(num_ranks))
+    found = brought(split_example("fft_transpose", nx=2, ny=ny, nz=nz), ranks_of(num_ranks))
     assert found == laid_out([target.reshape(-1, 2) for target in targets])
 
 
@@ -264,7 +258,7 @@ def test_heads_of_a_sequence(num_ranks: int) -> None:
     cells = cells.reshape(blocks, block, heads, 2).transpose(2, 0, 1, 3)
     targets = [each.reshape(-1, block, 2) for each in np.split(cells, num_ranks)]
     sizes = {"tokens": blocks * block, "heads": heads, "block": block}
-    assert moved(split_example("ulysses", **sizes), ranks_of(num_ranks)) == laid_out(targets)
+    assert brought(split_example("ulysses", **sizes), ranks_of(num_ranks)) == laid_out(targets)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=4))
@@ -288,7 +282,7 @@ def test_patches_of_pictures(patches: list[tuple[int, int]]) -> None:
     }
     rank = Rank({"images": len(patches), "length": 99}, inputs)
     expected = np.concatenate([np.zeros((0, p * p, 2), dtype=int), *targets])
-    assert moved(split_example("vit_patches", p=p), [rank]) == laid_out([expected])
+    assert brought(split_example("vit_patches", p=p), [rank]) == laid_out([expected])
 
 
 def test_pages_of_a_cache() -> None:
@@ -300,5 +294,5 @@ def test_pages_of_a_cache() -> None:
     rank = Rank({"moves": 4, "pages": pages, "slots": 9}, inputs)
     cells = numbered(1, layers, pages)[0]
     expected = {(0, 1): cells[:, 4], (0, 2): cells[:, 2]}
-    found = moved(split_example("kv_pages", layers=layers), [rank])
+    found = brought(split_example("kv_pages", layers=layers), [rank])
     assert found == {place: list(map(tuple, each.tolist())) for place, each in expected.items()}
