@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from fuscoc_runtime.kernels import device
 from tests.codegen.memory import import_kernels
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -59,6 +62,51 @@ def accesses(ptx: str, kind: str) -> set[str]:
     """The shapes of a kernel's global loads (``ld``) or stores (``st``): v4.b32, b16, ..."""
     found = re.findall(rf"\b{kind}\.global(?:\.cg|\.L\w+|\.\w+::\w+)*\.((?:v[24]\.)?b\d+)", ptx)
     return set(found)
+
+
+def row_accesses(ptx: str) -> Counter[tuple[str, int]]:
+    """How many loads (``ld``) and stores (``st``) a kernel of pieces has for bytes of rows, by the
+    bytes that a thread moves by one of them.
+
+    Rows are copied by `lines.py` alone. What else it reads are words of boxes, which its text
+    says, so that the lines that accesses are of tell one from the other.
+    """
+    (lines,) = re.findall(r'\.file\s+(\d+) ".*\blines\.py"', ptx)
+    of_rows = _lines_of_rows()
+    found: Counter[tuple[str, int]] = Counter()
+    at = ("", 0)
+    assembly = r"(?s)// begin inline asm.*?// end inline asm"
+    for line in re.sub(assembly, _with_one_place, ptx).splitlines():
+        if place := re.match(r"\s*\.loc\s+(\d+) (\d+)", line):
+            at = place[1], int(place[2])
+        elif at[0] == lines and at[1] in of_rows:
+            found.update(_widths(line))
+        else:
+            assert all(width <= 8 for _, width in _widths(line)), f"not of a row: {line}"
+    return found
+
+
+def _with_one_place(asm: re.Match[str]) -> str:
+    """Assembly with the first place that it is said to be from: others are those of the lines
+    behind, one for each of its own lines."""
+    before, place, rest = asm[0].partition("\t.loc")
+    own, end, rest = rest.partition("\n")
+    return before + place + own + end + re.sub(r"\t\.loc.*\n", "", rest)
+
+
+@cache
+def _lines_of_rows() -> set[int]:
+    """The lines with a load or a store of what is no word of a box, numbered from 1."""
+    word = r"tl\.(?:load|store)\((?!box|step|before)"
+    text = Path(device.__file__).with_name("lines.py").read_text(encoding="utf-8")
+    return {number for number, line in enumerate(text.splitlines(), 1) if re.search(word, line)}
+
+
+def _widths(line: str) -> Iterator[tuple[str, int]]:
+    """The loads and stores of global memory in a line of PTX, and how many bytes they move."""
+    access = r"\b(ld|st)(?=\.)[\w.:]*\.global[\w.:]*?(?:\.v(\d))?\.[bsuf](\d+)\b"
+    for kind, count, bits in re.findall(access, line):
+        yield kind, int(count or 1) * int(bits) // 8
 
 
 def barriers_before_release(ptx: str) -> int:

@@ -6,6 +6,7 @@ import ctypes
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -114,6 +115,68 @@ def test_given_slots_compile(name: str, arch: str, cache: Path, tmp_path: Path) 
     assert max(map(int, stacks.values())) <= 128, "a warp keeps its place, and few numbers more"
     turned = name == "vit_patches"
     assert max(shared.values()) <= (TURN_STATIC_SHARED if turned else PIECE_STATIC_SHARED)
+
+
+BULK = {("ld", "bulk"): 1, ("st", "bulk"): 2}
+"""Items through shared memory: their runs by one copy each, and those of items that lie in one run
+or in several."""
+TURNED = {("ld", "bulk"): 2, ("st", "bulk"): 1, ("st", 2): 1}
+"""Runs of patches begin at any even address: whole lines around them come by bulk copies, and the
+ends of patches that cut a line are stored by two bytes."""
+
+
+def lines(count: int) -> dict[tuple[str, str | int], int]:
+    """So many lines of 16 bytes that a thread reads, and then writes."""
+    return {("ld", 16): count, ("st", 16): count}
+
+
+MOVES: dict[str, dict[str, dict[tuple[str, str | int], int]]] = {
+    "ulysses": {"dispatch": lines(16), "dispatch_few": BULK | lines(16), "combine": lines(8)},
+    "fft_transpose": {
+        "dispatch": BULK,
+        "dispatch_few": BULK | lines(32),
+        "combine": BULK | lines(8),
+    },
+    "redistribute": {
+        "dispatch": BULK,
+        "dispatch_few": BULK | lines(32),
+        "combine": BULK | lines(8),
+    },
+    "kv_pages": {"dispatch": BULK, "combine": BULK | lines(8)},
+    "vit_patches": {"dispatch": TURNED, "combine": TURNED},
+}
+"""What moves rows in kernels of pieces: instructions by what they do, and by the bytes of one."""
+
+
+def moves(ptx: str) -> Counter[tuple[str, str | int]]:
+    """The bulk copies, and accesses to memory that any thread may see, of a kernel. Those of four
+    and eight bytes are left out where they are no plain stores: so boxes, tables and flags are
+    read, and flags are set."""
+    found: Counter[tuple[str, str | int]] = Counter()
+    for to in re.findall(r"\bcp\.async\.bulk\.(global|shared)", ptx):
+        found["st" if to == "global" else "ld", "bulk"] += 1
+    access = r"\b(ld|st)((?:\.[a-zA-Z]\w*(?:::\w+)?)*?)(?:\.v(\d))?\.[bsuf](\d+)\s"
+    for kind, how, count, bits in re.findall(access, ptx):
+        width = int(count or 1) * int(bits) // 8
+        plain = kind == "st" and not re.search(r"volatile|relaxed|release", how)
+        if not re.search(r"param|shared|local", how) and (width not in (4, 8) or plain):
+            found[kind, width] += 1
+    return found
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", DENSE)
+def test_pieces_move_sixteen_bytes_or_more_at_once(name: str, cache: Path) -> None:
+    """Counted in PTX. A dispatch ends with words of its state, one more if inputs decide, and how
+    many boxes it has told; nothing else is stored by less than a line."""
+    variant = cuda_of(checked_example(name)).variant("sm_90")
+    assert variant is not None
+    looks_up = "looks_up = true" in variant.source.text
+    text = cuda.cubin(variant.source.text, "compute_90", cache).decode()
+    kernels = dict(re.findall(r"(?s)\.entry (\w+)\((.*?)\n}", text))
+    for role, expected in MOVES[name].items():
+        words = {("st", 4): 3 + looks_up, ("st", 8): 1} if role.startswith("dispatch") else {}
+        assert moves(kernels[f"{name}_{role}"]) == expected | words, role
 
 
 @pytest.mark.nightly

@@ -29,6 +29,7 @@ from tests.codegen.ptx import (
     accesses,
     barriers_before_release,
     released_without_barrier,
+    row_accesses,
 )
 from tests.codegen.specs import scratch
 from tests.dialect.support import check_goldens
@@ -53,6 +54,7 @@ SHUFFLES = {
 
 
 PIECES = {name: checked_example(name) for name in ("ulysses", "vit_patches")}
+LINES = {name: checked_example(name) for name in ("fft_transpose", "redistribute", "kv_pages")}
 ANY = {
     "casts": """
     shuffle casts {
@@ -82,7 +84,7 @@ ANY = {
     "ragged": ragged_keys(300),
 }
 GIVEN = {"grid": checked(GRID), "pages": checked(EXAMPLES["kv_pages"].text)}
-SHUFFLES |= PIECES | GIVEN | {name: checked(text) for name, text in ANY.items()}
+SHUFFLES |= PIECES | LINES | GIVEN | {name: checked(text) for name, text in ANY.items()}
 
 
 @cache
@@ -273,13 +275,24 @@ def test_rows_of_pieces_compile(name: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["dispatch", "combine"])
-def test_pieces_move_sixteen_bytes_at_once(role: str) -> None:
-    """Pages are whole lines; of patches these are put together from words of two bytes."""
-    assert "v2.b64" in accesses(compiled("ulysses")[role], "ld")
-    assert "v2.b64" in accesses(compiled("ulysses")[role], "st")
-    patches = compiled("vit_patches")[role]
-    assert "b16" in accesses(patches, "ld")
-    assert "v4.b32" in accesses(patches, "st")
+@pytest.mark.parametrize("name", ["ulysses", *LINES])
+def test_pieces_move_sixteen_bytes_at_once(name: str, role: str) -> None:
+    """Nothing of a row is moved otherwise. A thread has eight lines of 16 bytes at once; or four,
+    where there are twice as many threads, in each of two loops: that of programs that hold an item,
+    and that of programs that take one after the other."""
+    node = node_of(SHUFFLES[name])
+    loops = 2 if role == "dispatch" and "holds=True" in node.text else 1
+    assert loops * 1024 == 8 * 32 * node.kernels[role].num_warps, "1024 lines at once"
+    assert row_accesses(compiled(name)[role]) == {("ld", 16): 8, ("st", 16): 8}
+
+
+@pytest.mark.parametrize("role", ["dispatch", "combine"])
+def test_patches_are_stored_sixteen_bytes_at_once(role: str) -> None:
+    """Runs are 14 pixels of 3 bytes, so they begin at any even address: a thread reads its two
+    lines by eight words of two bytes each, and stores each at once. Words are stored one by one
+    only where a line is cut by the end of a patch."""
+    expected = {("ld", 2): 16, ("st", 16): 2, ("st", 2): 16}
+    assert row_accesses(compiled("vit_patches")[role]) == expected
 
 
 def test_rows_move_sixteen_bytes_at_once() -> None:

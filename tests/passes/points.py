@@ -165,8 +165,10 @@ def _grid(sizes: Sequence[int]) -> Rows:
 
 def _table(values: list[Any], size: int) -> Rows:
     """A row for each value, which is one number or ``size`` of them."""
-    rows = [np.broadcast_to(np.asarray(each, dtype=int), size) for each in values]
-    return np.array(rows, dtype=int).reshape(len(rows), size)
+    table = np.empty((len(values), size), dtype=int)
+    for row, each in zip(table, values, strict=True):
+        row[:] = each
+    return table
 
 
 def _rows(outer: Rows, columns: list[Any]) -> Rows:
