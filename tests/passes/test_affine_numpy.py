@@ -2,15 +2,16 @@
 
 A spec has some dimensions. Its source lists them in one order, with steps and first cells, and is
 divided over ranks by blocks of one of them; its target lists them in another order, and is divided
-by blocks of one, or deals it out. What every slot must get is what numpy says of arrays of numbers
-that are sliced, transposed and split: nothing of the compiler's own arithmetic is in it.
+by blocks of one, or deals it out, perhaps to be laid in tiles. What every slot must get is what
+numpy says of arrays of numbers that are sliced, transposed and split: nothing of the compiler's own
+arithmetic is in it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from itertools import permutations
+from itertools import permutations, product
 from math import prod
 from random import Random
 
@@ -57,6 +58,7 @@ class Affine:
     even: tuple[bool, bool]
     cyclic: bool
     flat: bool  # the target is one dimension, and places are sums of strides
+    tile: int  # so many numbers of what is dealt lie innermost
 
     @classmethod
     def of(cls, random: Random) -> Affine:
@@ -82,7 +84,8 @@ class Affine:
             dims[at] = Dim(extent if at in fixed else None, step, first, run, more)
         ordered_dims = tuple(dims[at] for at in range(count))
         cyclic = random.random() < 0.5
-        return cls(ordered_dims, source, target, divided, dealt, even, cyclic, flat)
+        tile = random.choice([1, 1, random.randint(2, 5)]) if cyclic else 1
+        return cls(ordered_dims, source, target, divided, dealt, even, cyclic, flat, tile)
 
     @property
     def text(self) -> str:
@@ -104,6 +107,10 @@ class Affine:
         owner, numbers[self.dealt] = (rest, quotient) if self.cyclic else (quotient, rest)
         lengths[self.dealt] = share
         place, room = ([each[at] for at in self.target] for each in (numbers, lengths))
+        if self.tile > 1:
+            at = self.target.index(self.dealt)
+            place, room = [*place, f"{place[at]} % {self.tile}"], [*room, str(self.tile)]
+            place[at], room[at] = f"{place[at]} / {self.tile}", f"cdiv({room[at]}, {self.tile})"
         if self.flat:
             terms = [" * ".join([f"({each})", *room[at + 1 :]]) for at, each in enumerate(place)]
             place, room = [" + ".join(terms)], ["slots"]
@@ -146,9 +153,11 @@ class Call:
         whole = np.concatenate(parts, axis=spec.divided)
         assert whole.shape[:-1] == self.extents
         targets = whole.transpose(*spec.target, len(spec.target))
-        shape = list(targets.shape[:-1])
-        share = shape[axis] = -(-shape[axis] // num_ranks)
-        slots = np.moveaxis(np.arange(prod(shape)).reshape(shape), axis, 0)
+        shape = [*targets.shape[:-1], spec.tile]
+        share = -(-shape[axis] // num_ranks)
+        shape[axis] = -(-share // spec.tile)
+        slots = np.moveaxis(np.arange(prod(shape)).reshape(shape), (axis, -1), (0, 1))
+        slots = slots.reshape(shape[axis] * spec.tile, -1)
         targets, rows = np.moveaxis(targets, axis, 0), []
         for rank in range(num_ranks):
             block = slice(rank * share, (rank + 1) * share)
@@ -229,6 +238,9 @@ def test_specs_are_of_every_kind() -> None:
     kinds = {(each.cyclic, each.even, each.divided == each.dealt) for each in specs}
     assert len(kinds) == 2 * 4 * 2
     assert {each.flat for each in specs} == {True, False}
+    assert {(each.tile, each.divided == each.dealt) for each in specs if each.tile > 1} == {
+        *product(range(2, 6), [False, True])
+    }
     moves = {tuple(each.source.index(at) for at in each.target) for each in specs}
     assert moves >= set(permutations(range(3)))
     assert len(moves) > 24

@@ -21,7 +21,8 @@ from tests.passes.interpreter import Rank
 from tests.passes.points import Split, moved, ordered, ranks_of
 from tests.passes.relations import Spec, calls, specs
 
-CALLS = 20  # of a spec, each with sizes of its own
+CALLS = 10  # of a spec, each with sizes of its own
+NIGHTLY_CALLS = 20
 
 
 @lru_cache(maxsize=64)
@@ -34,11 +35,11 @@ def split_example(name: str, **defines: int) -> Split:
     return split(examples.example(f"{name}.fsc").text, **defines)
 
 
-def check_calls(spec: Spec, data: st.DataObject) -> None:
+def check_calls(spec: Spec, data: st.DataObject, num_calls: int) -> None:
     """Pieces claim every point once, whatever the sizes are, and are disjoint if they say so."""
     found = split(spec.text)
     assume(found.num_pieces)
-    for _ in range(CALLS):
+    for _ in range(num_calls):
         for each in data.draw(calls(spec)):
             rank = found.with_cells(each)
             points = ordered(found.relation(rank, found.pieces.read("outer")))
@@ -51,7 +52,7 @@ def check_calls(spec: Spec, data: st.DataObject) -> None:
 @settings(max_examples=25)
 @given(specs(), st.data())
 def test_every_point_is_in_one_piece(spec: Spec, data: st.DataObject) -> None:
-    check_calls(spec, data)
+    check_calls(spec, data, CALLS)
 
 
 @pytest.mark.nightly
@@ -59,7 +60,7 @@ def test_every_point_is_in_one_piece(spec: Spec, data: st.DataObject) -> None:
 @settings(max_examples=1000)
 @given(specs(), st.data())
 def test_every_point_is_in_one_piece_at_night(spec: Spec, data: st.DataObject) -> None:
-    check_calls(spec, data)
+    check_calls(spec, data, NIGHTLY_CALLS)
 
 
 PIECES = {
