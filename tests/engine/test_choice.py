@@ -150,7 +150,7 @@ def test_reasons_for_no_triton_kernels_of_one_node(
     [
         ("repeating", Topology(2, 4), 8, "dedup"),
         ("moe", Topology(2, 144), 8, "144 ranks"),
-        ("moe", Topology(2, 4), 8192, "118490112 bytes to other nodes"),
+        ("moe", Topology(2, 4), 8192, "118227968 bytes to other nodes"),
         ("moe", Topology(9, 4), 1024, "bytes to other nodes"),
     ],
 )
