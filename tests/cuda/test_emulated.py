@@ -20,7 +20,7 @@ from fuscoc_runtime.engine.node.pieces import PiecesNode
 from fuscoc_runtime.engine.node.schedule import Schedule
 from fuscoc_runtime.engine.node.state import Trouble
 from fuscoc_runtime.topology import Topology
-from tests.cuda import dense_run
+from tests.cuda import dense_mistakes, dense_run
 from tests.cuda.dense_node import ranks_of
 from tests.cuda.emulation import ranks as emulation
 from tests.cuda.emulation.ranks import emulated_ranks
@@ -337,12 +337,12 @@ def test_inputs_change(dense: Compiled) -> None:
 @pytest.mark.parametrize(
     ("check", "case"),
     [
-        (dense_run.mistakes, "kv_pages"),
-        (dense_run.piece_mistakes, "kv_long_pages"),
-        (dense_run.shared_pages, "kv_pages"),
-        (dense_run.shared_pieces, "kv_long_pages"),
-        (dense_run.entry_mistakes, "entries"),
-        (dense_run.ragged_mistakes, "vit_patches"),
+        (dense_mistakes.mistakes, "kv_pages"),
+        (dense_mistakes.piece_mistakes, "kv_long_pages"),
+        (dense_mistakes.shared_pages, "kv_pages"),
+        (dense_mistakes.shared_pieces, "kv_long_pages"),
+        (dense_mistakes.entry_mistakes, "entries"),
+        (dense_mistakes.ragged_mistakes, "vit_patches"),
     ],
 )
 def test_mistakes(
@@ -358,7 +358,7 @@ def test_tables(num_ranks: int, dense: Compiled) -> None:
     """That differ between ranks, of segments with places and a compact target."""
     folder = dense("packed_turned")
     with emulated_ranks(num_ranks) as world:
-        assert world.run(lambda: dense_run.tables(folder, HOST)) == []
+        assert world.run(lambda: dense_mistakes.tables(folder, HOST)) == []
 
 
 def test_any_calls_in_any_order(dense: Compiled) -> None:

@@ -51,6 +51,7 @@ SPREAD = 0.6180339887498949
 
 Shape = str | list[Any]
 Leaves = list[np.ndarray[Any, Any]]
+Progressions = tuple[Int64Array, Int64Array, Int64Array]
 
 
 def pack(
@@ -96,15 +97,21 @@ def _encode(values: Int64Array) -> tuple[Shape, Leaves]:
     """The smaller of a leaf and of progressions."""
     if len(values) <= SHAPE_BYTES and _leaf_bytes(values) <= SHAPE_BYTES:
         return _leaf(values)
-    begins, steps, counts = _split(values)
+    return _encode_split(values, _split(values))
+
+
+def _encode_split(values: Int64Array, split: Progressions) -> tuple[Shape, Leaves]:
+    """The same of a column that is long, and that has been split."""
+    begins, steps, counts = split
     num = len(begins)
     if 4 * num > len(values) and (period := _period(values)):
         dealt = _deal(values, period)
         # Progressions get fewer each time, so this ends. Pairs may come to nothing by themselves;
         # longer ones pack well most of the time, and are left but for a large gain.
         most = num // 2 if 5 * num > 2 * len(values) else num // 8
-        if len(_split(dealt)[0]) <= most:
-            inner, leaves = _encode(dealt)
+        split = _split(dealt)
+        if len(split[0]) <= most:
+            inner, leaves = _encode_split(dealt, split)
             return _smaller([period, inner], leaves, values)
     of_steps, step_leaves = _encode(steps)
     if 4 * len(steps) > len(values) and isinstance(of_steps, str):
@@ -143,7 +150,7 @@ def _narrowest(values: Int64Array) -> str:
     return next(name for name, (least, most) in LIMITS.items() if least <= low and high <= most)
 
 
-def _split(values: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+def _split(values: Int64Array) -> Progressions:
     """First values, steps and lengths of the progressions that follow each other in ``values``,
     int64 [2 or more]; each as long as it can be, from left to right."""
     differences: Any = values[1:] - values[:-1]

@@ -24,7 +24,15 @@ from fuscoc_runtime.demo import generate
 from fuscoc_runtime.engine.node import cuda, nvlink, pieces
 from fuscoc_runtime.manifest.schema import ShuffleSpec
 from fuscoc_runtime.reference import RankData
-from tests.cuda import checks, dense_node, dense_run, edges, node_run, short_run
+from tests.cuda import (
+    checks,
+    dense_mistakes,
+    dense_node,
+    dense_run,
+    edges,
+    node_run,
+    short_run,
+)
 from tests.cuda.emulation.library import emulated
 
 NUM_SMS = 2
@@ -255,7 +263,10 @@ def emulated_ranks(num_ranks: int, arch: int = 90, **constants: int) -> Iterator
             (cuda, {"dist": world}),
             *((each, {"dist": world, "reference": known}) for each in (dense_node, dense_run)),
             (dense_node, {"generate": made_up.generate}),
-            *((each, {"dist": world}) for each in (checks, edges, moe_cases, node_run, short_run)),
+            *(
+                (each, {"dist": world})
+                for each in (checks, edges, moe_cases, node_run, short_run, dense_mistakes)
+            ),
             (dense, {name: waiting(getattr(dense, name)) for name in ("wrong_rows", "troubles")}),
             (dense, {"wrong_result": waiting(dense.wrong_result)}),
             (dense, {name: keeping(getattr(dense, name)) for name in ("dispatch", "combine")}),
