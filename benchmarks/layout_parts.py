@@ -3,7 +3,9 @@ the first cases stands for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -162,6 +164,63 @@ def pencils(sizes: Mapping[str, int], rank: int, ranks: int, device: torch.devic
     return Case(x, {}, deepest * heights[0] * 2, deepest * ny, x.nbytes // 2, there, back)
 
 
+def cut_anew(
+    whole: Sequence[int],
+    cuts: tuple[int, int],
+    order: Sequence[int],
+    line: int,
+    rank: int,
+    ranks: int,
+    device: torch.device,
+) -> Case:
+    """An array of lines of bytes, ``whole`` of all ranks, that is cut into parts along dimension
+    ``cuts[0]`` there and along ``cuts[1]`` then, and has its dimensions in another order then."""
+    first, second = cuts
+    had, gets = ([len(part_of(whole[cut], ranks, each)) for each in range(ranks)] for cut in cuts)
+    mine = [had[rank] if at == first else size for at, size in enumerate(whole)]
+    theirs = [gets[rank] if at == second else size for at, size in enumerate(whole)]
+    came_as = [
+        [had[each] if at == first else n for at, n in enumerate(theirs)] for each in range(ranks)
+    ]
+    x = random_bytes(*mine, line, device=device)
+    outgoing = [math.prod(mine) // whole[second] * each for each in gets]
+    incoming = [math.prod(each) for each in came_as]
+    turned = [*order, len(whole)]
+    turned_back = [turned.index(at) for at in range(len(turned))]
+
+    def there(x: Tensor) -> Tensor:
+        sent = torch.cat([part.reshape(-1, line // 4) for part in x.split(gets, second)])
+        came = moved(sent, outgoing, incoming).split(incoming)
+        y = x.new_empty([*(theirs[at] for at in order), line // 4])
+        for to, part, size in zip(y.split(had, order.index(first)), came, came_as, strict=True):
+            to.copy_(part.view(*size, -1).permute(turned))
+        return y
+
+    def back(y: Tensor) -> Tensor:
+        parts = y.view(*(theirs[at] for at in order), -1).split(had, order.index(first))
+        sent = torch.cat([part.permute(turned_back).reshape(-1, line // 4) for part in parts])
+        came = moved(sent, incoming, outgoing).split(outgoing)
+        returned = torch.empty_like(x)
+        for to, part in zip(returned.split(gets, second), came, strict=True):
+            to.copy_(part.view(to.shape))
+        return returned
+
+    most = math.prod(whole) // whole[first] * had[0], math.prod(whole) // whole[second] * gets[0]
+    return Case(x, {}, *most, x.nbytes - outgoing[rank] * line, there, back)
+
+
+def heads_of_sequences(sizes: Mapping[str, int], *where: Any) -> Case:
+    """attention_heads.fsc: [batch, tokens, heads] by tokens, [heads, batch, tokens] by heads."""
+    whole = [sizes[name] for name in ("batch", "tokens", "heads")]
+    return cut_anew(whole, (1, 2), (2, 0, 1), sizes["width"] * 2, *where)
+
+
+def sites_of_lattice(sizes: Mapping[str, int], *where: Any) -> Case:
+    """lattice.fsc: [t, x, y, z] by t, and [x, z, t, y] by x, of 96 bytes each."""
+    whole = [sizes[name] for name in ("nt", "nx", "ny", "nz")]
+    return cut_anew(whole, (0, 1), (1, 3, 0, 2), 96, *where)
+
+
 def unpacked(sizes: Mapping[str, int], rank: int, ranks: int, device: torch.device) -> Case:
     """Patches of whole pictures to their places in those of the ranks, which each get as many."""
     p, c, rows, columns = (sizes[name] for name in ("p", "c", "rows", "columns"))
@@ -207,6 +266,8 @@ PARTS = {
     "halo": haloed,
     "reshard": dealt_in_blocks,
     "fft_pencil": pencils,
+    "attention_heads": heads_of_sequences,
+    "lattice": sites_of_lattice,
     "vit_unpack": unpacked,
     "ragged_text": texts,
 }

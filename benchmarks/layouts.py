@@ -31,7 +31,7 @@ from benchmarks.nvlink_timing import Barrier
 from fuscoc_runtime import Shuffle
 
 FOLDER = Path("build/layouts")
-EXAMPLES = Path(__file__).parents[1] / "examples"
+FOLDERS = Path(__file__).parents[1] / "examples", Path(__file__).parent  # that have specs
 NVLINK = 355e9  # bytes a second out of a GPU
 HIDE_LAUNCH_CYCLES = 6_000_000  # the host takes 2 ms where sizes are evaluated by many launches
 ULYSSES = {"tokens": 65536, "heads": 32, "width": 128, "block": 64}
@@ -52,6 +52,11 @@ SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "halo": ("halo", {"rows": 65536, "reach": 2, "width": 1024}),
     "reshard": ("reshard", {"rows": 5001, "columns": 1667, "high": 32, "wide": 8}),
     "fft_pencil": ("fft_pencil", {"nx": 512, "ny": 511, "nz": 256}),
+    "attention_heads": (
+        "attention_heads",
+        {"batch": 3, "tokens": 28001, "heads": 33, "width": 96},
+    ),
+    "lattice": ("lattice", {"nt": 129, "nx": 33, "ny": 31, "nz": 41}),
     "vit_unpack": ("vit_unpack", {"p": 14, "c": 3, "rows": 74, "columns": 74}),
     "ragged_text": ("ragged_text", {"width": 1024, "buckets": 64}),
     "buckets_512": ("hash_buckets", {"width": 128}),
@@ -69,7 +74,8 @@ def compile_all(names: Sequence[str], backends: Sequence[str]) -> None:
 
     for name, backend in product(names, backends):
         example, constants = SPECS[name]
-        text = (EXAMPLES / f"{example}.fsc").read_text(encoding="utf-8")
+        (path,) = (path for at in FOLDERS if (path := at / f"{example}.fsc").exists())
+        text = path.read_text(encoding="utf-8")
         text = text[: text.index("\n}\n") + 3]  # its first shuffle
         last = "  combine" if "  combine" in text else "}"
         before, _, after = text.rpartition(last)
@@ -290,11 +296,12 @@ def flat(tensor: Tensor) -> Tensor:
 
 def given(name: str, case: Case, shuffle: Shuffle) -> Tensor:
     """The source of a case, as a dispatch takes it."""
-    if name in PARTS or name in ("vit", "vit_nchw", "vit_normalised"):
+    of_lines = "fft", "kv", "kv_whole", "kv_cache", "attention_heads", "lattice"
+    if name in (*PARTS, "vit", "vit_nchw", "vit_normalised") and name not in of_lines:
         return case.source
     x = shaped(case.source, shuffle, True)
-    if name in ("fft", "kv", "kv_whole", "kv_cache"):
-        return x.view(*case.source.shape[:2], *x.shape[1:])
+    if name in of_lines:
+        return x.view(*case.source.shape[:-1], *x.shape[1:])
     return x.view(*case.source.shape[:2], -1) if name.startswith("ulysses") else x
 
 

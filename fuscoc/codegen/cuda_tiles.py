@@ -171,9 +171,9 @@ def choose_piece_sizes(
 
 
 def _in_whole_lines(field: CudaField) -> bool:
-    """Whether runs, and all that they lie in, are whole lines of bulk copies."""
-    run, cell = run_bytes(field), field.cell_elems * ITEM_BYTES[field.dtype]
-    return all(size % BULK_LINE == 0 for size in (run, cell, row_bytes(field)))
+    """Whether runs begin and end with lines of bulk copies in the source, and rows are of lines."""
+    sizes = run_bytes(field), field.begin_bytes, row_bytes(field)
+    return all(size % BULK_LINE == 0 for size in sizes)
 
 
 def part_bytes(field: CudaField, num_passes: int) -> int:

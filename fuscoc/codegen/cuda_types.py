@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from fuscoc.lang.dtypes import ITEM_BYTES
 
@@ -39,7 +40,8 @@ class CudaField:
     """A field of a segment: ``elems`` elements in a segment, ``cell_elems`` in a source cell.
 
     In the source it may lie in runs of ``run_elems``, inside nested ``loops``, outermost first.
-    Then ``access_bytes`` divides every run and stride.
+    ``multiple`` are bytes that divide where each of its runs begins, if more is known than that
+    segments begin with cells.
     """
 
     name: str
@@ -48,7 +50,12 @@ class CudaField:
     cell_elems: int
     run_elems: int = 0
     loops: tuple[CudaLoop, ...] = ()
-    access_bytes: int = 0
+    multiple: int = 0
+
+    @property
+    def begin_bytes(self) -> int:
+        """What divides where a run begins in the source, in bytes."""
+        return self.multiple or self.cell_elems * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -142,11 +149,8 @@ def run_bytes(field: CudaField) -> int:
 
 
 def unit_bytes(field: CudaField) -> int:
-    """Widest unit, up to 16 bytes, that divides the field's rows and source cells or runs."""
-    if field.loops:
-        return field.access_bytes
-    cell = field.cell_elems * ITEM_BYTES[field.dtype]
-    return next(u for u in (16, 8, 4, 2, 1) if row_bytes(field) % u == 0 and cell % u == 0)
+    """Widest unit, up to 16 bytes, that divides the field's runs and where they begin."""
+    return gcd(16, run_bytes(field), field.begin_bytes)
 
 
 def choose(values: Sequence[object], index: str = "field") -> str:

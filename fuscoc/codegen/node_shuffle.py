@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import gcd
 from typing import Any
 
 from fuscoc.codegen.cuda_types import CudaCast, CudaField, CudaInput, CudaLoop, CudaShuffle
 from fuscoc.dialect.affine import NotAffine, Relation, Split
 from fuscoc.dialect.base import ops_of, terminator
-from fuscoc.dialect.expressions import expression
+from fuscoc.dialect.expressions import Divisors, expression
 from fuscoc.dialect.fused import NodeAssign, NodeCopy, NodeCount, NodePoints, NodeReduce
 from fuscoc.dialect.l0 import Shuffle, relation_extents, relation_inputs
 from fuscoc.dialect.l3_values import vector_of
@@ -17,6 +18,7 @@ from fuscoc.dialect.node import Node
 from fuscoc.dialect.polynomials import Polynomial
 from fuscoc.dialect.relation import Domain, Point, must_be_apart
 from fuscoc.dialect.row_fields import LoadField, StoreField
+from fuscoc.lang.dtypes import ITEM_BYTES
 from fuscoc.lang.padding import DEFAULT_PADDING
 from fuscoc.lang.scope import BUILTINS
 
@@ -26,7 +28,8 @@ def node_shuffle(module: Any) -> CudaShuffle:
     (shuffle,), (node,) = ops_of(module, Shuffle), ops_of(module, Node)
     (points,), (copy,) = ops_of(node, NodePoints), ops_of(node, NodeCopy)
     counts, assigns = ops_of(node, NodeCount), ops_of(node, NodeAssign)
-    leaving = tuple(_leaving(load.runs) for load in ops_of(copy, LoadField))
+    divisor = _divisor(points)
+    leaving = tuple(_leaving(load.runs, divisor) for load in ops_of(copy, LoadField))
     names = {field.name for field in leaving}
     casts = tuple(CudaCast(**cast, applied=cast["scales"] in names) for cast in copy.casts())
     changes = bool(casts) or any(field.loops for field in leaving)
@@ -84,11 +87,22 @@ def _is_in_order(points: Any, load: Any) -> bool:
     return first == place
 
 
-def _leaving(runs: Mapping[str, Any]) -> CudaField:
+def _divisor(points: Any) -> int:
+    """Cells that divide where segments begin in the source, and strides that only a call knows."""
+    domain, point = terminator(points, 0, Domain), terminator(points, 1, Point)
+    divisors = Divisors(tuple(map(expression, domain.extents)), *map(expression, domain.cells))
+    ends = point.src_offset, *point.src_strides
+    return gcd(*(divisors.of(expression(value)) for value in ends))
+
+
+def _leaving(runs: Mapping[str, Any], divisor: int) -> CudaField:
     """A field as it lies in the source."""
     loops = tuple(CudaLoop(dim["count"], dim["src_stride"]) for dim in runs["run_dims"])
-    scattered = (runs["run_elems"], loops, runs["unit_bytes"]) if loops else ()
-    return CudaField(runs["name"], runs["dtype"], runs["seg_elems"], runs["cell_elems"], *scattered)
+    cells = gcd(divisor, *(loop.stride for loop in loops if isinstance(loop.stride, int)))
+    multiple = cells * runs["cell_elems"] * ITEM_BYTES[runs["dtype"]]
+    run_elems = runs["run_elems"] if loops else 0
+    size, cell = runs["seg_elems"], runs["cell_elems"]
+    return CudaField(runs["name"], runs["dtype"], size, cell, run_elems, loops, multiple)
 
 
 def _arriving(store: Any) -> CudaField:

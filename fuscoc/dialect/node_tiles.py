@@ -7,7 +7,6 @@ less than a row, lie across each other in a buffer, or not fit into a GPU.
 """
 
 from itertools import pairwise
-from math import gcd
 
 from fuscoc.codegen.cuda_casts import fits_in_place
 from fuscoc.codegen.cuda_tiles import (
@@ -339,9 +338,7 @@ def _check_ends(op, left, arrived, stores):
 def check_words(given, name, loads):
     """Where a segment lies in its source is known to multiples of its runs' unit alone."""
     for each, load in zip(given, loads, strict=True):
-        cell_bytes = load.read("cell_elems") * num_bytes(load.read("dtype"))
-        unit = load.read("unit_bytes") if load.read("run_dims") else gcd(cell_bytes, 16)
-        if unit % each[name]:
+        if load.read("unit_bytes") % each[name]:
             raise VerifyError(f"must not read '{each['field']}' in words of {each[name]} bytes")
 
 

@@ -38,8 +38,8 @@ struct Ready {
 };
 
 // Copies lines of a box, whose ends for a cell are `from` and `to`: its warp the next ones together. All runs are known to
-// be whole multiples of `kRun` bytes.
-template <int kUnit, Reading kHow, int kSteps, i64 kRun = kUnit>
+// be whole multiples of `kRun` bytes. If `kRoomy`, the kernel has registers for all units at the end of a range at once.
+template <int kUnit, Reading kHow, int kSteps, i64 kRun = kUnit, bool kRoomy = false>
 struct BoxCopy {
   const Box<kSteps>& box;
   const char* const from;
@@ -276,6 +276,21 @@ struct BoxCopy {
   __device__ __forceinline__ void copy_units(const Range& range, char* at, u32 byte, u32 end) const {
     u32 number = box.run.quotient(byte), inside = byte - number * box.run.by;
     const char* begin = kHow == kLost ? nullptr : run(range, number);
+    if (kRoomy && kHow != kLost && box.run.by >= kLine) {  // in two runs at most
+      const int left = int(box.run.by - inside), num = int(end - byte);
+      const char* const here = begin + inside;
+      const char* const next = left < num ? run(range, number + 1) - left : here;
+      Unit units[kLine / sizeof(Unit)];
+#pragma unroll
+      for (int i = 0; i < int(kLine / sizeof(Unit)); ++i) {
+        const int further = i * int(sizeof(Unit));
+        if (further < num) units[i] = read<Unit, kHow>((further < left ? here : next) + further);
+      }
+#pragma unroll
+      for (int i = 0; i < int(kLine / sizeof(Unit)); ++i)
+        if (i * int(sizeof(Unit)) < num) *reinterpret_cast<Unit*>(at + i * sizeof(Unit)) = units[i];
+      return;
+    }
     for (; byte < end; byte += sizeof(Unit), at += sizeof(Unit), inside += sizeof(Unit)) {
       if constexpr (kHow == kLost) {
         poison(at, sizeof(Unit), 0, 1);

@@ -13,7 +13,8 @@ struct alignas(16) Split {
   u32 full;             // as many as there are for all threads as often; what is left
   u32 parts, of_part;   // so many threads have together, these rows each
   u32 rows;
-  u32 width, row_step;  // of a row where it goes, and from row to row,
+  u32 fold, fold_step;  // rows are of columns: so many follow each other, and what the next one is further on in shared memory
+  u32 width, row_step;  // of a row, or its column, where it goes, and from row to row,
   u32 low, pitch;       // the first one there, modulo lines, and from row to row in shared memory
   u32 from;             // the first segment, modulo lines,
   u32 from_step;        // what the next one is further on,
@@ -59,8 +60,18 @@ __device__ __forceinline__ Split split(const Box<kSteps>& box, const Tile& tile,
   made.period = odd == 0 ? 1 : word >> (__ffs(int(odd)) - 1);
   const bool follow = follows(box, run_bytes);
   made.runs = follow && made.period <= 2 ? made.period : 0;
+  made.fold = 1;
+  made.fold_step = tiling.staged[last];
   made.words = (made.width + (odd || ranges.low % word ? 2 * (word - 1) : word - 1)) / word;
-  const u32 alike = (tile.rows + made.period - 1) >> (__ffs(int(made.period)) - 1);
+  // Columns of whole words are read alike, too: threads that have more than a word of a row have that of several columns.
+  if (!made.runs && made.words > num_threads && tile.columns > 1 && tiling.merged >> last & 1 &&
+      (odd | ranges.low | tiling.column_bytes) % word == 0) {
+    made.fold = tile.columns;
+    made.rows *= tile.columns;
+    made.width = tiling.column_bytes;
+    made.words = made.width / word;
+  }
+  const u32 alike = (made.rows + made.period - 1) >> (__ffs(int(made.period)) - 1);
   made.num = made.words * made.period;
   made.full = small_quotient(made.num, num_threads) * num_threads;
   made.parts = made.num > made.full ? small_quotient(num_threads, made.num - made.full) : 1;

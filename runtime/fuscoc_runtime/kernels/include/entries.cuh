@@ -84,7 +84,7 @@ struct Entries {
       if (lane == 0) make(mine.box, num, to), mine.num = num;
       __syncwarp();
     }
-    const BoxCopy<kUnit, kSettled, kLoops> lines{mine.box, from_at, to_at, mine.places};
+    const BoxCopy<kUnit, kSettled, kLoops, kUnit, true> lines{mine.box, from_at, to_at, mine.places};
     for (u32 item = 0; item < mine.box.num_items; ++item) lines.item(item, lane, Nothing{});
   }
 

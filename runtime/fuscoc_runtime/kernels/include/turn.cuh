@@ -113,6 +113,12 @@ struct Turn {
     }
   }
   // A word of a row, its units so far behind those of another row.
+  __device__ __forceinline__ static Word read(const u32 (&places)[kUnits], u32 further) {
+    const char* from[kUnits];
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) from[i] = cta_memory() + places[i];
+    return read(from, further);
+  }
   __device__ __forceinline__ static Word read(const char* const (&from)[kUnits], u32 further) {
     if constexpr (kUnits == 1) {
       return *reinterpret_cast<const Word*>(from[0] + further);
@@ -171,39 +177,78 @@ struct Turn {
     }
     return at + (low & split.line);
   }
+  // Where the units of a word are. If each is a run, inside few steps, one is found from the one before, as an odometer counts.
+  __device__ static __forceinline__ void places(const Box<kSteps>& box, const Split& split, u32 byte, u32 (&found)[kUnits]) {
+    constexpr int most = 3;
+    const Tiling<kSteps>& tiling = box.tiling;
+    const int last = box.num_steps - 1, num = last - tiling.first;
+    if (kUnits == 1 || box.run.by != sizeof(Unit) || num > most) {
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i) found[i] = place(box, split, byte + i * u32(sizeof(Unit)));
+      return;
+    }
+    u32 index[most], count[most], staged[most], from[most], number = byte / u32(sizeof(Unit)), at = 0, low = split.from;
+#pragma unroll
+    for (int k = 0; k < most; ++k) {
+      index[k] = staged[k] = from[k] = 0;
+      count[k] = ~0u;  // of the slowest step, whose columns a tile has some of
+      if (k >= num) continue;
+      const Step& step = box.step[last - k];
+      const u32 rest = k + 1 < num ? step.count.quotient(number) : 0;
+      if (k + 1 < num) count[k] = step.count.by;
+      index[k] = number - rest * step.count.by;
+      staged[k] = tiling.staged[last - k];
+      from[k] = tiling.merged >> (last - k) & 1 ? 0 : u32(step.from);
+      at += index[k] * staged[k];
+      low += index[k] * from[k];
+      number = rest;
+    }
+    found[0] = at + (low & split.line);
+#pragma unroll
+    for (int i = 1; i < kUnits; ++i) {
+      bool carried = true;
+#pragma unroll
+      for (int k = 0; k < most; ++k) {
+        if (!carried) continue;
+        carried = ++index[k] == count[k];
+        at += staged[k] - (carried ? count[k] * staged[k] : 0);
+        low += from[k] - (carried ? count[k] * from[k] : 0);
+        if (carried) index[k] = 0;
+      }
+      found[i] = at + (low & split.line);
+    }
+  }
   // Rows of whatever boxes, and words that are not whole. Without an object, which would lie in local memory: little of
   // that is in L1, whose place tiles have.
   __device__ static __noinline__ void turn_others(const Box<kSteps>& box, const Tile& tile, const Split& split, u32 staged, u32 turned, int at,
                                                   u32 begin, u32 end) {
     const Ranges ranges(box, tile);
-    const u32 width = split.width, period = split.period, step = box.tiling.staged[box.tiling.first] * period;
-    const u32 first = staged + begin * box.tiling.staged[box.tiling.first];
+    const u32 width = split.width, period = split.period, row_step = box.tiling.staged[box.tiling.first];
     if (at >= 0 && at + kWord <= width) {
-      const char* from[kUnits];
-      // Units that one step is between, at both ends, are found from the one before.
-      const int last = box.num_steps - 1;
-      const bool follow = box.run.by == sizeof(Unit) && box.tiling.merged >> last & 1 && last > box.tiling.first;
-      const Divisor& steps = box.step[last].count;
-      const u32 number = u32(at) / u32(sizeof(Unit)), index = number - steps.quotient(number) * steps.by;
-#pragma unroll
-      for (int i = 0; i < kUnits; ++i) {
-        if (i > 0 && follow && (index + i) % steps.by != 0) from[i] = from[i > 0 ? i - 1 : 0] + box.tiling.staged[last];
-        else from[i] = cta_memory() + first + place(box, split, at + i * u32(sizeof(Unit)));
-      }
-      const u32 to = turned + at;
-      for (u32 row = begin; row < end; row += kRows * period) {
+      u32 from[kUnits];
+      places(box, split, u32(at), from);
+      // Rows that lie alike, and columns of each.
+      const u32 fold = split.fold;
+      u32 row = fold > 1 ? small_quotient(begin, fold) : begin, column = fold > 1 ? begin - row * fold : 0;
+#pragma unroll 1
+      for (; begin < end; begin += kRows * period) {
         Word word[kRows];
+        u32 here = row, inside = column;
 #pragma unroll
-        for (int j = 0; j < kRows; ++j)
-          if (row + j * period < end) word[j] = read(from, j * step);
+        for (int j = 0; j < kRows; ++j) {
+          if (begin + j * period < end) word[j] = read(from, staged + here * row_step + inside * split.fold_step);
+          if (++inside == fold) inside = 0, here += period;
+        }
 #pragma unroll
-        for (int j = 0; j < kRows; ++j)
-          if (row + j * period < end) *reinterpret_cast<Word*>(cta_memory() + to + ranges.place(row + j * period)) = word[j];
-#pragma unroll
-        for (int i = 0; i < kUnits; ++i) from[i] += kRows * step;
+        for (int j = 0; j < kRows; ++j) {
+          if (begin + j * period < end)
+            *reinterpret_cast<Word*>(cta_memory() + turned + ranges.place(row) + column * width + at) = word[j];
+          if (++column == fold) column = 0, row += period;
+        }
       }
       return;
     }
+    const u32 step = row_step * period, first = staged + begin * row_step;
     for (int byte = max(at, 0); byte < min(at + int(kWord), int(width)); byte += sizeof(Unit)) {
       const char* from = cta_memory() + first + place(box, split, u32(byte));
       for (u32 row = begin; row < end; row += period, from += step)
