@@ -81,7 +81,7 @@ class _Printer:
         self.given = {name: what for name, what in parameters.items() if _names(name, used)}
         texts = [self.function(*lines) for lines in functions]
         texts += [self.plan(entries, declared, parameters), self.dispatch()]
-        texts += [self.combine()] if combines else []
+        texts += [self.combine("combine"), self.combine("lend", "result_at")] if combines else []
         planning = ["pieces"] if self.alike is None else ["pieces", "chains"]
         modules = [*planning, "move", *(["give_back"] if combines else [])]
         modules += ["vectors"] if "vectors." in all_used else []
@@ -269,9 +269,10 @@ class _Printer:
         warps = holding or self.sizes.copy_warps
         return self.kernel("dispatch", "move.dispatch", parameters, given, warps)
 
-    def combine(self) -> str:
+    def combine(self, role: str, *lent: str) -> str:
+        """The kernel that brings results back; ``lent``: what says where one lies that may be."""
         names = ("ticket", "rows_ticket")
-        given = {
+        given: dict[str, object] = {
             **dict.fromkeys((*names, "rows", "result", "result_bytes")),
             "sizes": self.rows()[0],
             "steps": self.steps,
@@ -280,9 +281,10 @@ class _Printer:
             "disjoint": bool(self.op.read("disjoint")),
             "fixed": not self.op.looks_up(),
         }
-        parameters = dict(zip(names, names, strict=True))
+        given |= {name: name for name in lent} | ({"may_lend": True} if lent else {})
+        parameters = {name: name for name in (*names, *lent)}
         parameters |= self.of_field("rows", "result", "result_bytes")
-        return self.kernel("combine", "give_back.combine", parameters, given, self.sizes.copy_warps)
+        return self.kernel(role, "give_back.combine", parameters, given, self.sizes.copy_warps)
 
     def of_field(self, *names: str) -> dict[str, str]:
         """Parameters of the one field that comes back."""

@@ -41,7 +41,7 @@ from fuscoc_runtime.engine.node.slabs import (
 )
 from fuscoc_runtime.engine.node.state import ALIGNMENT, Limits
 from fuscoc_runtime.engine.sizes import fixed_length
-from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
+from fuscoc_runtime.manifest.schema import CudaSpec, NodeSpec, ShuffleSpec
 from fuscoc_runtime.topology import Topology
 
 ENTRIES = Limits(max_sources=1, capacity=1).num_entries
@@ -122,10 +122,15 @@ def _slabs(
     )
 
 
-def results(shuffle: ShuffleSpec, topology: Topology, segments: Formula) -> Part | None:
-    """Those that peers store into by CUDA's kernels; none where there are none."""
-    program, cuda = shuffle.program, shuffle.cuda
-    lends = cuda is not None and cuda.pieces is not None and not cuda.pieces.entry_points
+def results(
+    shuffle: ShuffleSpec,
+    topology: Topology,
+    segments: Formula,
+    kernels: CudaSpec | NodeSpec | None,
+) -> Part | None:
+    """Those that peers store into by these kernels; none where there are none."""
+    program = shuffle.program
+    lends = kernels is not None and kernels.pieces and not kernels.pieces.entry_points
     if not lends or program.combine is None or topology.ranks_per_node == 1:
         return None
     num_points = program.num_points_each(topology.num_ranks)

@@ -325,13 +325,18 @@ def _fixed(
 def _results(
     shuffle: ShuffleSpec, values: Mapping[str, int], topology: Topology | None
 ) -> list[Table]:
-    """Memory that CUDA's kernels take for results that peers store into, where they do."""
-    if topology is None or not backends(shuffle, topology)[0].usable:
+    """Memory that kernels take for results that peers store into, where they do."""
+    if topology is None:
         return []
-    taken = fixed.results(shuffle, topology, _fixed_segments(shuffle, values))
+    cuda, triton, *_ = backends(shuffle, topology)
+    if not cuda.usable and (not triton.usable or topology.num_nodes > 1):
+        return []
+    kernels = shuffle.cuda if cuda.usable else shuffle.node
+    taken = fixed.results(shuffle, topology, _fixed_segments(shuffle, values), kernels)
     if taken is None:
         return []
-    title = f"Memory of a rank for results, with `max_sources` on {topology}, by CUDA's kernels"
+    whose = "CUDA's" if cuda.usable else "the Triton"
+    title = f"Memory of a rank for results, with `max_sources` on {topology}, by {whose} kernels"
     table = titled_table(title, ["part", "of"], ["bytes"])
     size = escape(f"{taken.count} × {text(taken.num_bytes)}")
     table.add_row(taken.name, escape(taken.use), size)

@@ -24,6 +24,7 @@ from tests.cuda import dense_mistakes, dense_run
 from tests.cuda.dense_node import ranks_of
 from tests.cuda.emulation import ranks as emulation
 from tests.cuda.emulation.ranks import emulated_ranks
+from tests.engine.lent_memory import Results
 
 HOST = torch.device("cpu")
 NUM_COMBINES, LENT = 1, 48  # words of a state
@@ -141,14 +142,15 @@ def test_lent_results(
         run = dense_run.Run(folder, case, HOST, range(2), lends=True)
         node = run.dense.node
         assert isinstance(node, PiecesNode)
-        assert isinstance(node.results, emulation.Results)
+        assert isinstance(node.results, Results)
 
         def lent() -> int:
             emulation.synchronize()
             return int(node.state[LENT])
 
         most = run.dense.node.limits.max_sources
-        told = fixed.results(run.dense.shuffle, Topology(1, num_ranks), most)
+        shuffle = run.dense.shuffle
+        told = fixed.results(shuffle, Topology(1, num_ranks), most, shuffle.cuda)
         assert told is not None
         assert told.count * told.num_bytes == node.results.num_bytes, "what explain says"
         wrong = all_calls(run)

@@ -3,6 +3,7 @@
 ``python -m torch.distributed.run --nproc-per-node N -m tests.node_triton.given_gpu_run ARTIFACT…``
 takes artifacts of ``given_specs.EXAMPLES``, in folders of their names, and exits non-zero, after
 naming every mismatch, when something is wrong. ``--stress N`` is so many calls of each in a row.
+Where slots follow from pieces, all of it is once more on few SMs, where results are lent.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -28,6 +30,7 @@ from fuscoc_runtime.demo.verify import (
     tolerance,
     work_on,
 )
+from fuscoc_runtime.engine.node import pieces
 from fuscoc_runtime.reference import RankData, RankResult, RankRows
 from tests.gpu_ranks import join
 from tests.node_triton.given_specs import EXAMPLES, Small
@@ -36,6 +39,8 @@ from tests.node_triton.rank_work import batch
 ITERATIONS = 200
 PER_BATCH = 100  # of these, and three batches at least
 DELAY_CYCLES = 200_000
+FEW_SMS, ROOM = 16, 400
+"""On which results are lent, and segments and slots that there is room for then: for any source."""
 
 
 class Case:
@@ -88,9 +93,11 @@ def both(shuffle: Shuffle, case: Case) -> tuple[Any, Any, Any]:
 
 
 def stress(shuffle: Shuffle, cases: Sequence[Case], iterations: int) -> list[str]:
-    """Back to back, with delays; all is looked at on the device, and at the end."""
+    """Back to back, with delays; all is looked at on the device, and at the end. Where results are
+    lent, ranks keep some, so that others are staged."""
     shared, own = random.Random(3), random.Random(70 + shuffle.rank)
     off = torch.zeros((), dtype=torch.int64, device=shuffle.device)
+    kept, lent = list[Any](), 0
     started = time.monotonic()
     for _ in range(iterations):
         case = shared.choice(cases)
@@ -104,11 +111,27 @@ def stress(shuffle: Shuffle, cases: Sequence[Case], iterations: int) -> list[str
         if result is not None and case.result is not None:
             for name, each in by_field(shuffle, result).items():
                 off += differing(case.result, name, each)
+                lent += lies_where_peers_store(shuffle, each)
+            if shuffle.engine.results is not None and own.random() < 0.3:
+                kept.append((case, result))
+        while len(kept) > own.randrange(4):
+            held, result = kept.pop(own.randrange(len(kept)))
+            for name, each in by_field(shuffle, result).items():
+                off += differing(held.result, name, each)
     differ = int(off)
     if shuffle.rank == 0:
-        done = f"{iterations} calls of {len(cases)} batches"
+        done = f"{iterations} calls of {len(cases)} batches, {lent} results lent"
         print(f"{shuffle.spec.name}: {done} in {time.monotonic() - started:.1f} s", flush=True)
-    return [f"stress: {differ} elements differ"] if differ else []
+    wrong = [f"stress: {differ} elements differ"] if differ else []
+    if shuffle.engine.results is not None and not 0 < lent < iterations:
+        wrong.append(f"stress: {lent} of {iterations} results were lent")
+    return wrong
+
+
+def lies_where_peers_store(shuffle: Shuffle, result: Tensor) -> bool:
+    """Whether all ranks store into a result, if none of them keeps its own."""
+    results = shuffle.engine.results
+    return results is not None and results.offset(result) >= 0
 
 
 def differing(expected: RankResult, name: str, found: Tensor) -> Tensor:
@@ -140,11 +163,24 @@ def graph(shuffle: Shuffle, static: Case, cases: Sequence[Case]) -> list[str]:
 
 
 def run(
-    artifact: str, small: Small, captures: bool = True, iterations: int = ITERATIONS
+    artifact: str,
+    small: Small,
+    captures: bool = True,
+    iterations: int = ITERATIONS,
+    lends: bool = False,
 ) -> list[str]:
-    """What is wrong in so many ``iterations``; ``captures``: also in a CUDA graph."""
-    shuffle = Shuffle(artifact, **small.options)
+    """What is wrong in so many ``iterations``; ``captures``: also in a CUDA graph; if it ``lends``
+    results, with those that can be."""
+    options = small.options
+    if lends:
+        room = {"max_sources": ROOM} | dict.fromkeys(options.keys() & {"capacity"}, ROOM)
+        options = {**options, **room, "num_sms": FEW_SMS}
+    with mock.patch.object(pieces, "LENT_BYTES", 0):  # which matters on few SMs alone
+        shuffle = Shuffle(artifact, **options)
     assert shuffle.backend == "triton"
+    if lends and shuffle.engine.results is None:
+        shuffle.close()
+        return []
     num_ranks = shuffle.topology.num_ranks
     batches = [sizes[:num_ranks] for sizes in small.batches]
     cases = [Case(shuffle, sizes, 3 + n) for n, sizes in enumerate(batches)]
@@ -174,8 +210,9 @@ def main() -> int:
         small = EXAMPLES[artifact.name]
         if small.least_ranks > dist.get_world_size():
             continue
-        found = run(str(artifact), small, iterations=options.stress)
-        wrong += [f"{artifact.name}: {each}" for each in found]
+        for lends in (False, True):
+            found = run(str(artifact), small, iterations=options.stress, lends=lends)
+            wrong += [f"{artifact.name}{' lent' * lends}: {each}" for each in found]
     everyone: list[list[str]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(everyone, wrong)
     if dist.get_rank() == 0:

@@ -222,7 +222,7 @@ def test_numbers_of_ranks_share_no_machine_code() -> None:
 
 @pytest.mark.parametrize("name", PIECES)
 def test_pieces_compile(name: str) -> None:
-    back = {"combine"} if SHUFFLES[name].combine is not None else set()
+    back = {"combine", "lend"} if SHUFFLES[name].combine is not None else set()
     assert set(compiled(name)) == {"plan", "dispatch"} | back
     assert all(".entry" in ptx for ptx in compiled(name).values())
     assert barriers_before_release(compiled(name)["dispatch"]) > 0
@@ -231,9 +231,28 @@ def test_pieces_compile(name: str) -> None:
     assert barriers_before_release(compiled(name)["combine"][before_last.end() :]) > 0
 
 
+@pytest.mark.parametrize("name", PIECES)
+def test_ranks_meet_around_results_that_are_lent(name: str) -> None:
+    """Peers store behind what they acquire, and each program tells of its stores by an atomic that
+    releases to all GPUs, behind which the last one tells the peers."""
+    ptx = compiled(name)["lend"]
+    assert ".local" not in ptx
+    assert not released_without_barrier(ptx)
+    stores = [each.end() for each in re.finditer(r"\bst\.global\.v2\.b64|\bst\.global\.v4", ptx)]
+    before, behind = ptx[: stores[-1]], ptx[stores[-1] :]
+    assert re.search(r"\.sys\.release\.exch\.b64", before)
+    assert re.search(r"ld\.global\.sys\.acquire\.b64", before)
+    leaves = re.search(r"\batom\.global\.sys\.acq_rel\.add\.u32", behind)
+    assert leaves
+    assert "bar.sync" in behind[: leaves.start()]
+    tells = re.search(r"\.sys\.release\.exch\.b64", behind[leaves.end() :])
+    assert tells
+    assert "ld.acquire.sys.global.b64" in behind[leaves.end() + tells.end() :]
+
+
 def test_programs_that_hold_items_look_by_lanes() -> None:
     """Threads may see different values of what others write, so each has a lane of its own."""
-    for name, warps in {"ulysses": [1, 8, 4], "vit_patches": [1, 4, 4]}.items():
+    for name, warps in {"ulysses": [1, 8, 4, 4], "vit_patches": [1, 4, 4, 4]}.items():
         assert [each.num_warps for each in node_of(PIECES[name]).kernels.values()] == warps
     ptx = compiled("ulysses")["dispatch"]
     assert ".local" not in ptx
@@ -243,10 +262,12 @@ def test_programs_that_hold_items_look_by_lanes() -> None:
         assert lanes_of(room, warps) == lanes
 
 
-@pytest.mark.parametrize("name", ["moe", "ulysses"])
-def test_rows_that_come_back_are_acquired_by_every_thread(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "role"), [("moe", "combine"), ("ulysses", "combine"), ("ulysses", "lend")]
+)
+def test_rows_that_come_back_are_acquired_by_every_thread(name: str, role: str) -> None:
     """Each thread looks at a flag by itself, and all wait for one verdict of all of them."""
-    ptx = re.sub(r"\n\s*\.loc.*", "", compiled(name)["combine"])
+    ptx = re.sub(r"\n\s*\.loc.*", "", compiled(name)[role])
     looks = re.findall(r"ld\.acquire\.sys\.global\.b64 (\w+), \[(%rd\d+)\];([^}]*)}", ptx)
     assert looks
     for seen, _, behind in looks:
@@ -274,7 +295,7 @@ def test_rows_of_pieces_compile(name: str) -> None:
     assert not any(".local" in ptx for ptx in kernels.values())
 
 
-@pytest.mark.parametrize("role", ["dispatch", "combine"])
+@pytest.mark.parametrize("role", ["dispatch", "combine", "lend"])
 @pytest.mark.parametrize("name", ["ulysses", *LINES])
 def test_pieces_move_sixteen_bytes_at_once(name: str, role: str) -> None:
     """Nothing of a row is moved otherwise. A thread has eight lines of 16 bytes at once; or four,
@@ -286,7 +307,7 @@ def test_pieces_move_sixteen_bytes_at_once(name: str, role: str) -> None:
     assert row_accesses(compiled(name)[role]) == {("ld", 16): 8, ("st", 16): 8}
 
 
-@pytest.mark.parametrize("role", ["dispatch", "combine"])
+@pytest.mark.parametrize("role", ["dispatch", "combine", "lend"])
 def test_patches_are_stored_sixteen_bytes_at_once(role: str) -> None:
     """Runs are 14 pixels of 3 bytes, so they begin at any even address: a thread reads its two
     lines by eight words of two bytes each, and stores each at once. Words are stored one by one

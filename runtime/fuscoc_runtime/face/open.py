@@ -29,7 +29,7 @@ from fuscoc_runtime.engine.node.rails import RailNode
 from fuscoc_runtime.engine.node.state import NodeKernels
 from fuscoc_runtime.engine.node.static_engine import StaticEngine
 from fuscoc_runtime.engine.node.triton import TritonNode
-from fuscoc_runtime.engine.node.triton_pieces import triton_node
+from fuscoc_runtime.engine.node.triton_pieces import TritonPiecesNode, triton_node
 from fuscoc_runtime.engine.process import ProcessEngine
 from fuscoc_runtime.errors import BackendError, ClosedError, OptionError, PreparationError
 from fuscoc_runtime.face.choice import (
@@ -226,7 +226,7 @@ def _fixed_engine(
             engine: NodeEngine = StaticEngine(shuffle, members, node, backend, general)
     else:
         engine = NodeEngine(shuffle, members, node, backend, ragged)
-    if isinstance(node, PiecesNode):
+    if isinstance(node, PiecesNode | TritonPiecesNode):
         engine.results = node.results
     if shuffle.reply is not None:
         assert isinstance(node, TritonNode)

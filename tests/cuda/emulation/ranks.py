@@ -34,6 +34,7 @@ from tests.cuda import (
     short_run,
 )
 from tests.cuda.emulation.library import emulated
+from tests.engine.lent_memory import Results
 
 NUM_SMS = 2
 PATIENCE = 600.0
@@ -193,29 +194,8 @@ def _window_allocator(world: World, device: torch.device) -> Callable[[int], Win
     return allocate
 
 
-class Results:
-    """Memory for results of a rank, each behind the one before; every `elsewhere`th has none."""
-
-    elsewhere = 0
-
-    def __init__(self, world: World, nbytes: int) -> None:
-        self._part, self.num_bytes = -(-nbytes // ALIGNMENT) * ALIGNMENT, 2 * nbytes
-        self._window = _window_allocator(world, torch.device("cpu"))(2 * self._part)
-        self.bases, self._number = self._window.peer_bases.tolist(), world.get_rank()
-
-    def empty(self, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        self._number += 1
-        nbytes = shape.numel() * dtype.itemsize
-        if nbytes > self._part or (self.elsewhere and self._number % self.elsewhere == 0):
-            return torch.empty(shape, dtype=dtype)
-        part = self._window.local[self._number % 2 * self._part :][:nbytes]
-        return part.view(dtype).view(shape)
-
-    def offset(self, result: torch.Tensor) -> int:
-        if not result.nbytes:
-            return 0
-        offset = result.data_ptr() - self._window.local.data_ptr()
-        return offset if 0 <= offset < 2 * self._part else -1
+def _results(world: World, nbytes: int) -> Results:
+    return Results(_window_allocator(world, torch.device("cpu")), world.get_rank(), nbytes)
 
 
 @contextmanager
@@ -259,7 +239,7 @@ def emulated_ranks(num_ranks: int, arch: int = 90, **constants: int) -> Iterator
         for target, changes in (
             (nvlink, {"node_allocator": _window_allocator, "load_kernels": load, "dist": world}),
             (nvlink, {"cubin": lambda text, arch: text.encode(), "set_words": set_words}),
-            (pieces, {"result_memory": lambda nbytes, group, device: Results(world, nbytes)}),
+            (pieces, {"result_memory": lambda nbytes, group, device: _results(world, nbytes)}),
             (cuda, {"dist": world}),
             *((each, {"dist": world, "reference": known}) for each in (dense_node, dense_run)),
             (dense_node, {"generate": made_up.generate}),

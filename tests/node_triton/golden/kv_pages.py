@@ -148,3 +148,38 @@ def kv_pages_node_combine(
         disjoint=True,
         fixed=False,
     )
+
+
+@triton.jit(do_not_specialize=range(7))
+def kv_pages_node_lend(
+    call: tl.int64,
+    ticket: tl.int64,
+    rows_ticket: tl.int64,
+    result_at: tl.int64,
+    rows: tl.int64,
+    result: tl.int64,
+    result_bytes: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    ticket = ticket.to(tl.int64)
+    rows_ticket = rows_ticket.to(tl.int64)
+    result_at = result_at.to(tl.int64)
+    rows = rows.to(tl.int64)
+    result = result.to(tl.int64)
+    result_bytes = result_bytes.to(tl.int64)
+    give_back.combine(
+        call,
+        ticket,
+        rows_ticket,
+        rows,
+        result,
+        result_bytes,
+        sizes=(16, 2097152, 65536, 65536, (32,), (-1,), (65536,)),
+        steps=2,
+        lines_at_once=1024,
+        item_lines=1024,
+        disjoint=True,
+        fixed=False,
+        result_at=result_at,
+        may_lend=True,
+    )

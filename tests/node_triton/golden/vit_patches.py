@@ -174,3 +174,38 @@ def vit_patches_node_combine(
         disjoint=True,
         fixed=False,
     )
+
+
+@triton.jit(do_not_specialize=range(7))
+def vit_patches_node_lend(
+    call: tl.int64,
+    ticket: tl.int64,
+    rows_ticket: tl.int64,
+    result_at: tl.int64,
+    rows: tl.int64,
+    result: tl.int64,
+    result_bytes: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    ticket = ticket.to(tl.int64)
+    rows_ticket = rows_ticket.to(tl.int64)
+    result_at = result_at.to(tl.int64)
+    rows = rows.to(tl.int64)
+    result = result.to(tl.int64)
+    result_bytes = result_bytes.to(tl.int64)
+    give_back.combine(
+        call,
+        ticket,
+        rows_ticket,
+        rows,
+        result,
+        result_bytes,
+        sizes=(2, 588, 3, 42, (14,), (-1,), (42,)),
+        steps=3,
+        lines_at_once=256,
+        item_lines=1024,
+        disjoint=True,
+        fixed=False,
+        result_at=result_at,
+        may_lend=True,
+    )

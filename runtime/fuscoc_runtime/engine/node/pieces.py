@@ -67,6 +67,11 @@ def most_entries(pieces: PiecesSpec, limits: Limits, fanout: int, *, is_ragged: 
     return -(-most * fanout // max(pieces.entry_points, 1))
 
 
+def lends_results(num_sms: int, num_bytes: int) -> bool:
+    """Whether ranks lend each other results of so many bytes on so many SMs, 0: all of them."""
+    return 0 < num_sms < FEW_SMS and num_bytes >= LENT_BYTES
+
+
 class PiecesNode(CudaNode):
     """A shuffle with `NodeProgram.pieces` among the ranks of one NVLink node."""
 
@@ -115,8 +120,8 @@ class PiecesNode(CudaNode):
             room, flags = most * self.pieces.entry_points * dtype.itemsize * elems, num_cells
         self._staging_bytes, self._max_flags = comes_back * room, comes_back * flags
         self._covers = comes_back and not self.pieces.entry_points
-        is_few = schedule is not None and 0 < schedule.num_sms < FEW_SMS
-        self._lends = self._covers and is_few and bytes_sent >= LENT_BYTES
+        num_sms = 0 if schedule is None else schedule.num_sms
+        self._lends = self._covers and lends_results(num_sms, bytes_sent)
         super().__init__(program, limits, node_group, device, schedule, tracer)
         if self._lends and node_group is not None and self._call.num_ranks > 1:
             self.results = result_memory(bytes_sent, node_group, device)

@@ -63,6 +63,7 @@ class TritonNode:
     rails: Rails | None = None
     is_out_of_step = False
     _combine_an_sm = 4  # programs, as many as registers hold
+    _lends = False  # whether results may be lent
     _reply: AnsweringNode | None = None
 
     def __init__(
@@ -76,7 +77,7 @@ class TritonNode:
     ) -> None:
         self.shuffle, self.spec, self.limits = shuffle, node, limits
         self.zeroes_results = node.places_results
-        self._program = TritonProgram(artifact, shuffle, node, members)
+        self._program = TritonProgram(artifact, shuffle, node, members, self._lends)
         if limits.capacity > (most := self._program.most_slots):
             raise ValueError(f"a capacity of {limits.capacity} is beyond {most}")
         self._device, self._interpreted = members.device, self._program.interpreted
@@ -224,8 +225,14 @@ class TritonNode:
         programs = self._programs_back(handle.num_sources, results)
         values = {"rows_ticket": rows_ticket, "programs": programs}
         values |= self._program.fields_back(rows, results)
-        self._back.submit(self._back.numbers({**self._values(handle), **values}))
+        self._bring_back({**self._values(handle), **values}, handle, results)
         return results
+
+    def _bring_back(
+        self, values: dict[str, int], handle: Launched, results: Sequence[torch.Tensor]
+    ) -> None:
+        """Enqueue a combine of these numbers; one that this rank does not join has no results."""
+        self._back.submit(self._back.numbers(values))
 
     def _programs_back(self, num_sources: int, results: Sequence[torch.Tensor]) -> int:
         """Programs of a combine."""
@@ -276,7 +283,7 @@ class TritonNode:
         values = {"rows_ticket": -1, "programs": 1}
         for field in self.shuffle.program.buffers["source"]:
             values |= dict.fromkeys((f"{each}.{field.name}" for each in COMBINED), 0)
-        self._back.submit(self._back.numbers({**self._values(handle), **values}))
+        self._bring_back({**self._values(handle), **values}, handle, ())
 
     def _list_forth(self) -> CommandList:
         return self._program.listed(self._commands_forth(), self._varied)

@@ -11,10 +11,18 @@ from dataclasses import dataclass
 import torch
 
 from fuscoc_runtime.comm.group import Membership
-from fuscoc_runtime.comm.windows import Allocate
-from fuscoc_runtime.engine.node.pieces import BOX_PADDING, LINE, MOST_LINES, most_entries
+from fuscoc_runtime.comm.results import ResultMemory
+from fuscoc_runtime.comm.subgroups import node_group
+from fuscoc_runtime.comm.windows import Allocate, result_memory
+from fuscoc_runtime.engine.node.pieces import (
+    BOX_PADDING,
+    LINE,
+    MOST_LINES,
+    lends_results,
+    most_entries,
+)
 from fuscoc_runtime.engine.node.ragged import MAX_PROGRAMS, EntrySizes, RaggedSizes
-from fuscoc_runtime.engine.node.rings import Launched
+from fuscoc_runtime.engine.node.rings import Launched, ring_size
 from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.state import Limits, lay_out
 from fuscoc_runtime.engine.node.triton import TritonNode
@@ -40,11 +48,13 @@ SHARE = 1 << 14
 
 @dataclass(frozen=True)
 class Room:
-    """What a window of pieces has room for: boxes of a rank, bytes that come back, their flags."""
+    """What a window of pieces has room for: boxes of a rank, bytes that come back, their flags, and
+    whether boxes of results that are lent."""
 
     max_boxes: int
     staging_bytes: int
     max_flags: int
+    lends: bool
 
 
 class PiecesMemory(TritonMemory):
@@ -65,6 +75,7 @@ class PiecesMemory(TritonMemory):
         program, pieces, room = self._program, self._pieces, self._room
         ranks, most = program.num_ranks, room.max_boxes
         num_boxes, comes_back = ranks * most, program.combines
+        box_bytes = num_boxes * pieces.box_bytes * comes_back
         return lay_out(
             {
                 "counts": [2 * ranks * (program.num_columns + 1) * 4],
@@ -75,7 +86,10 @@ class PiecesMemory(TritonMemory):
                 "combine_flags": [room.max_flags * 8],
                 "barrier": [ranks * 8] * num_entries,
                 "refused": [ranks * 8] * num_entries,
-                "boxes": [num_boxes * pieces.box_bytes * comes_back] * num_entries,
+                "boxes": [box_bytes] * num_entries,
+                "boxes_lent": [box_bytes * room.lends] * num_entries,
+                "lent": [ranks * 8 * room.lends] * num_entries,
+                "arrived": [ranks * 8 * room.lends],
                 "before": [ranks * (most + 1) * 8 * comes_back] * num_entries,
                 "marks": [num_boxes * pieces.mark_bytes] * num_entries,
                 "told": [ranks * 8] * num_entries,
@@ -92,6 +106,7 @@ class TritonPiecesNode(TritonNode):
         OptionError: segments of a rank have more lines than kernels can count.
     """
 
+    results: ResultMemory | None = None
     _combine_an_sm = 6
 
     def __init__(
@@ -129,6 +144,9 @@ class TritonPiecesNode(TritonNode):
         room = bytes_sent * node.pieces.line_parts + num_cells * BOX_PADDING
         self._staging_bytes = comes_back * room
         self._max_flags = comes_back * (num_lines // node.tile["item_lines"] + num_cells + 1)
+        self._members, self._result_bytes = members, bytes_sent
+        is_shared = members.topology.ranks_per_node > 1
+        self._lends = comes_back and is_shared and lends_results(num_sms or 0, bytes_sent)
         super().__init__(artifact, shuffle, node, members, limits, num_sms)
         self.zeroes_results = False
 
@@ -178,6 +196,16 @@ class TritonPiecesNode(TritonNode):
         commands.submit(commands.numbers(values))
         return handle
 
+    def _bring_back(
+        self, values: dict[str, int], handle: Launched, results: Sequence[torch.Tensor]
+    ) -> None:
+        """What a graph writes to has to be its own: calls with captured handles lend nothing."""
+        if self.results is None or handle.entry.captured:
+            super()._bring_back(values, handle, results)
+            return
+        values["result_at"] = self.results.offset(results[0]) if results else -1
+        self._back_lent.submit(self._back_lent.numbers(values))
+
     def _programs_back(self, num_sources: int, results: Sequence[torch.Tensor]) -> int:
         shares = max((-(-each.nbytes // SHARE) for each in results), default=0)
         needed = max(2 * self._num_items(num_sources), shares)
@@ -206,6 +234,9 @@ class TritonPiecesNode(TritonNode):
         """As `TritonNode.configure`."""
         super().configure(programs)
         self._forth_early = self._program.listed(self._commands_forth(early=True))
+        if self._lends:
+            lending = [Launch(self._program.kernels["lend"], "programs")]
+            self._back_lent = self._program.listed(lending)
         # Who has only some of the SMs has left the others to kernels that may not have to wait.
         whole = self._program.model(None).sms
         self._may_wait = programs.sms == whole and self._plan_programs <= whole
@@ -243,8 +274,20 @@ class TritonPiecesNode(TritonNode):
         return min(self._max_boxes * kinds, MAX_PROGRAMS)
 
     def _new_memory(self, allocate: Allocate) -> TritonMemory:
-        room = Room(self._max_boxes, self._staging_bytes, self._max_flags)
-        return PiecesMemory(self._program, self._pieces, self.limits, allocate, room)
+        room = Room(self._max_boxes, self._staging_bytes, self._max_flags, self._lends)
+        memory = PiecesMemory(self._program, self._pieces, self.limits, allocate, room)
+        if self._lends:
+            group = node_group(self._members)
+            self.results = result_memory(self._result_bytes, group, self._device)
+        if self.results is not None:
+            bases = [*self.results.bases]
+            self._result_bases = torch.tensor(bases, dtype=torch.int64, device=self._device)
+        return memory
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of this rank that its peers can address."""
+        return super().window_bytes + (0 if self.results is None else self.results.num_bytes)
 
     def _new_scratch(self) -> dict[str, torch.Tensor]:
         """What the planner alone needs, or hands to dispatch."""
@@ -298,7 +341,11 @@ class TritonPiecesNode(TritonNode):
 
     def _words(self, index: int) -> dict[str, int]:
         assert self.max_entries is not None
+        lent = {"boxes_lent_at": 0}
+        if self.results is not None and index < ring_size(self.limits.num_handles):
+            lent = {"results": address(self._result_bases)}  # others are of captured handles
         return {
+            **lent,
             **{name: address(each) for name, each in self._scratch.items()},
             **{name: address(each) for name, each in self._buffers[index].items()},
             "max_entries": self.max_entries,

@@ -30,7 +30,7 @@ from fuscoc_runtime.room import LEAST, num_slot_bits, room_for
 COMBINED = ("rows", "result", "result_bytes")
 """What a combine is given of every field."""
 
-INSIDE = {"count", "sort", "dispatch", "combine"}
+INSIDE = {"count", "sort", "dispatch", "combine", "lend"}
 ACROSS = {"exchange_landed", "assign_landed", "pack", "forward", "collect", "finish"}
 """Kernels that take the place of these where there are several nodes."""
 
@@ -62,8 +62,14 @@ class TritonProgram:
     """
 
     def __init__(
-        self, artifact: Artifact, shuffle: ShuffleSpec, spec: NodeSpec, members: Membership
+        self,
+        artifact: Artifact,
+        shuffle: ShuffleSpec,
+        spec: NodeSpec,
+        members: Membership,
+        lends: bool = False,
     ) -> None:
+        """``lends``: with the kernel of results that may be lent."""
         self.shuffle, self.spec, self.members = shuffle, spec, members
         topology = members.topology
         self.device, self.num_ranks = members.device, topology.ranks_per_node
@@ -77,6 +83,8 @@ class TritonProgram:
         self.table = None if program.target.kind == "dense" else program.target.placement.table
         self.combines = spec.combines
         unused = ACROSS if self.num_nodes == 1 else INSIDE
+        if not lends:
+            unused = {*unused, "lend"}
         if "sort" in spec.kernels and self.num_nodes > 1:
             unused = {*unused, "exchange"}
         roles = spec.kernels.keys() - unused

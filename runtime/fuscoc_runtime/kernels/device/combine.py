@@ -296,10 +296,18 @@ def combine(
 def begin(call, ticket, rows_ticket):
     """Enter the running combine: whether this rank joins it, its tag, the dispatches finished
     before, and whether the handle is outdated, rows are overwritten, or this rank refuses."""
-    joins, tag, plans, outdated, overwritten, refuses = look(call, ticket, rows_ticket)
+    return join(call, look(call, ticket, rows_ticket), False)
+
+
+@triton.jit
+def join(call, turn, meets: tl.constexpr):
+    """The same of what `look` has found; if it ``meets`` the peers, when all of them have come."""
+    joins, tag, plans, outdated, overwritten, refuses = turn
     if joins == 1:
         state = sync.array(call, words.STATE, tl.int32)
         planned = (plans != tl.load(state + words.COMBINE_SAW_PLAN)).to(tl.int32)
+        if meets:
+            planned = planned * 0
         joins = enter(call, tag, planned)
     return joins, tag, plans, outdated, overwritten, refuses
 
@@ -344,21 +352,28 @@ def poison_all(result, result_bytes, num_fields: tl.constexpr):
 @triton.jit
 def finish(call, turn):
     """Leave the combine; the last program makes its numbers those of the next one."""
-    _, tag, plans, outdated, overwritten, _ = turn
     state = sync.array(call, words.STATE, tl.int32)
     number = tl.load(state + words.NUM_COMBINES) + 1  # while what was stored is on its way
     if sync.leave(state):
-        tl.store(state + words.NUM_COMBINES, number)
-        tl.store(state + words.COMBINE_SAW_PLAN, plans)
-        if outdated:
-            if sync.is_exact(call) == 0:  # else its dispatch has told
-                sync.note(call, words.OUTDATED, 1)
-        else:
-            routing = sync.array(call, words.ROUTING, tl.int32)
-            tl.store(routing + words.COMBINES, tag.to(tl.int32))
-            if overwritten:
-                sync.note(call, words.OVERWRITTEN, 1)
-        sync.tell_troubles(call)
+        number_next(call, turn, number)
+
+
+@triton.jit
+def number_next(call, turn, number):
+    """The numbers alone; this combine is that one."""
+    _, tag, plans, outdated, overwritten, _ = turn
+    state = sync.array(call, words.STATE, tl.int32)
+    tl.store(state + words.NUM_COMBINES, number)
+    tl.store(state + words.COMBINE_SAW_PLAN, plans)
+    if outdated:
+        if sync.is_exact(call) == 0:  # else its dispatch has told
+            sync.note(call, words.OUTDATED, 1)
+    else:
+        routing = sync.array(call, words.ROUTING, tl.int32)
+        tl.store(routing + words.COMBINES, tag.to(tl.int32))
+        if overwritten:
+            sync.note(call, words.OVERWRITTEN, 1)
+    sync.tell_troubles(call)
 
 
 @triton.jit

@@ -5,6 +5,9 @@ the staging memory of the source, and flag every item there. At the source they 
 to the result, line by line, and this rank's own rows straight. Half of the programs begin with what
 goes to peers, the others with what is for this rank; or, of a small call, each has an item, the
 first ones those that go to peers. Sending never waits, so every flag comes.
+
+Where results are lent (`lend`) all goes straight to its place, with this rank's own items among
+those for the others, and there is nothing to get.
 """
 
 import triton
@@ -13,7 +16,7 @@ import triton.language as tl
 from fuscoc_runtime.kernels.device import load
 
 words, vectors, sync, back = load("words"), load("vectors"), load("sync"), load("combine")
-boxes, lines = load("boxes"), load("lines")
+boxes, lines, lend = load("boxes"), load("lines"), load("lend")
 
 SHARE = tl.constexpr(2048)  # words of 8 bytes that are cleared at once
 
@@ -48,48 +51,79 @@ def clear(call, result, result_bytes):
 def combine(
     call, ticket, rows_ticket, rows, result, result_bytes, sizes: tl.constexpr,
     steps: tl.constexpr, lines_at_once: tl.constexpr, item_lines: tl.constexpr,
-    disjoint: tl.constexpr, fixed: tl.constexpr,
+    disjoint: tl.constexpr, fixed: tl.constexpr, result_at=-1, may_lend: tl.constexpr = False,
 ):  # fmt: skip
     """``sizes`` are those of the one field, and ``fixed``, as in `pieces`; ``rows_ticket`` as in
     `combine`. Rows fill the result if no two segments have a byte in common, as ``disjoint`` ones,
-    and all bytes are moved."""
-    turn = back.begin(call, ticket, rows_ticket)
+    and all bytes are moved. If ranks ``may_lend`` their results, ``result_at`` is as in `lend`."""
+    turn = back.look(call, ticket, rows_ticket)
+    lent = turn[0] * 0
+    if may_lend:
+        lent += (result_at >= 0).to(tl.int32)
+        if turn[0] == 1:  # before any peer stores there
+            fill_up(call, result, result_bytes, disjoint)
+        tells = ((turn[0] == 1) | turn[5]) & (turn[3] == 0)
+        if tells & (tl.program_id(0) == 0):
+            lend.offer(call, turn[1], tl.where(turn[0] == 1, result_at, -1))
+    turn = back.join(call, turn, may_lend)
     if turn[0] == 1:
-        moved = tl.load(sync.array(call, words.MOVED, tl.int64))
-        if (not disjoint) | (moved != result_bytes):
-            clear(call, result, result_bytes)
+        if may_lend:
+            lent = lent & lend.peers_lend(call, turn[1]).to(tl.int32)
+        else:
+            fill_up(call, result, result_bytes, disjoint)
         give_back(
-            call, turn[1], rows, result, sizes, steps, lines_at_once, item_lines, fixed
+            call, turn[1], lent, rows, result, sizes, steps, lines_at_once, item_lines, fixed,
+            may_lend,
         )  # fmt: skip
     else:
+        lent = lent * 0
         back.give_up(call, turn, rows_ticket, (result,), (result_bytes,), 1)
-    back.finish(call, turn)
+    if may_lend:
+        state = sync.array(call, words.STATE, tl.int32)
+        number = tl.load(state + words.NUM_COMBINES) + 1
+        if sync.leave(state, "sys"):
+            if lent == 1:
+                lend.meet(call, turn[1], result, result_bytes)
+            back.number_next(call, turn, number)
+    else:
+        back.finish(call, turn)
+
+
+@triton.jit
+def fill_up(call, result, result_bytes, disjoint: tl.constexpr):
+    """Clear a result that rows do not fill."""
+    moved = tl.load(sync.array(call, words.MOVED, tl.int64))
+    if (not disjoint) | (moved != result_bytes):
+        clear(call, result, result_bytes)
 
 
 @triton.jit
 def give_back(
-    call, tag, rows, result, sizes: tl.constexpr, steps: tl.constexpr,
+    call, tag, lent, rows, result, sizes: tl.constexpr, steps: tl.constexpr,
     lines_at_once: tl.constexpr, item_lines: tl.constexpr, fixed: tl.constexpr,
+    may_lend: tl.constexpr,
 ):  # fmt: skip
+    """All items, of results that are ``lent``, 1, or not."""
     me = sync.word(call, words.RANK)
     num_ranks = sync.word(call, words.NUM_RANKS)
     most = tl.full((), 0, tl.int64)
     for peer in range(num_ranks):
-        most = tl.maximum(most, tl.where(peer == me, 0, num_items(call, peer, tag)))
-    num_sent = most * (num_ranks - 1)
-    num_own = num_items(call, me, tag)
+        stays = (peer == me) & (lent == 0)
+        most = tl.maximum(most, tl.where(stays, 0, num_items(call, peer, tag)))
+    num_sent = most * (num_ranks - 1 + lent)
+    num_own = tl.where(lent == 1, 0, num_items(call, me, tag))
     num_boxes = tl.load(sync.array(call, words.NUM_BOXES, tl.int64))
     arriving = tl.load(sync.array(call, words.BACK_BEFORE, tl.int64) + num_boxes)
-    num_got = num_own + tl.where(num_ranks > 1, arriving, 0)
+    num_got = num_own + tl.where((num_ranks > 1) & (lent == 0), arriving, 0)
     takes = num_sent == num_sent
     if fixed:
         takes = num_sent + num_got > tl.num_programs(0)
     # Without taking: first what is sent, an item each. The first program is the last in that order,
     # since it has told the peers that this rank is here, which takes as long as an item.
     number = ((tl.program_id(0) + tl.num_programs(0) - 1) % tl.num_programs(0)).to(tl.int64)
-    sends = tl.where(takes, number % 2 == 0, number < num_sent).to(tl.int32)
+    sends = tl.where(takes, (number % 2 == 0) | (lent == 1), number < num_sent).to(tl.int32)
     pending = tl.full((), 0, tl.int64)  # the flag of what was sent last
-    left = tl.where(takes, 2, 1)  # kinds of items that there may be more of
+    left = tl.where(takes & (lent == 0), 2, 1)  # kinds of items that there may be more of
     item = tl.where(sends == 1, number, number - num_sent)
     if takes:
         item = take(call, sends)
@@ -99,7 +133,7 @@ def give_back(
             if takes:
                 following = take(call, sends)
             box, start, end, inside, lost, flag = ends_of(
-                call, tag, item, sends, num_own, num_boxes, rows, result, steps
+                call, tag, lent, item, sends, num_own, num_boxes, rows, result, steps, may_lend
             )
             if box != 0:
                 lines.copy_item(
@@ -127,7 +161,8 @@ def take(call, sends):
 
 @triton.jit
 def ends_of(
-    call, tag, item, sends, num_own, num_boxes, rows, result, steps: tl.constexpr,
+    call, tag, lent, item, sends, num_own, num_boxes, rows, result, steps: tl.constexpr,
+    may_lend: tl.constexpr,
 ):  # fmt: skip
     """What an item copies: the address of its box, 0 for nothing, of both ends, its number in the
     cell, whether it is lost, and the address of the flag to set, if that is not 0."""
@@ -138,15 +173,23 @@ def ends_of(
     box, flag, start, end, cell, lost = none, none, rows, result, none, none
     if (sends == 1) | (item < num_own):  # boxes that ranks have told this one
         peer = me
+        told = sync.word(call, words.BOXES_AT)
         if sends == 1:  # in turn, the next one first
-            peer = (me + 1 + item % (num_ranks - 1)) % num_ranks
-            item = item // (num_ranks - 1)
+            turns = num_ranks - 1 + lent
+            peer = (me + 1 + item % turns) % num_ranks
+            item = item // turns
             end = sync.window(call, peer) + sync.word(call, words.STAGING_AT)
             flag = sync.window(call, peer) + sync.word(call, words.COMBINE_FLAGS_AT)
+            if may_lend:
+                if lent == 1:
+                    told = sync.word(call, words.BOXES_LENT_AT)
+                    end, flag = result, none
+                    if peer != me:
+                        end = lend.result_of(call, peer)
         if item < num_items(call, peer, tag):
             index, item = lines.find(before_of(call, peer), boxes_of(call, peer, tag), item)
             index += peer * sync.word(call, words.MAX_BOXES)
-            box = sync.window(call, me) + sync.word(call, words.BOXES_AT) + index * size
+            box = sync.window(call, me) + told + index * size
     else:  # what peers have sent back
         before = sync.array(call, words.BACK_BEFORE, tl.int64)
         index, item = lines.find(before, num_boxes, item - num_own)

@@ -4,7 +4,8 @@ results to their places, and what it tells every rank of its cell.
 Results come back by way of this rank's staging memory, where each box has a part: the bytes of a
 cell in the order of the source, each range as far from a multiple of 16 as in the result. So a peer
 puts lines together from its rows, what is left is to copy them, and both cut ranges into the same
-lines: an item that is sent is an item that is received. Every item has a flag there.
+lines: an item that is sent is an item that is received. Every item has a flag there. Where results
+may be lent, peers are told the same of their places in these, too: items are the same.
 """
 
 import triton
@@ -190,6 +191,10 @@ def make_back(call, index, found, cells, row: tl.constexpr, item_lines: tl.const
                 boxes.store(box, sends, boxes.SHAPE)
             rows = found[2] * row[1] + (first + number) * cell_to
             boxes.store(box, (rows, to, 0, 0, 1, 0, 0, mine, flag + number * items), 0)
+            if sync.word(call, words.BOXES_LENT_AT) != 0:
+                box = told(call, peer, words.BOXES_LENT_AT, index, size)
+                to = place + number * cell_from
+                boxes.store(box, (rows, to, 0, 0, 1, 0, 0, mine, 0) + keeps, 0)
             tl.store(items_for(call, peer) + index, mine)
 
 

@@ -333,11 +333,11 @@ def next_item(state, counter: tl.constexpr, num_items, takes):
 
 
 @triton.jit
-def leave(state):
-    """Whether this program is the last, behind all that others have stored; that one resets the
-    work counters."""
+def leave(state, scope: tl.constexpr = "gpu"):
+    """Whether this program is the last, behind all that others have stored, which it may tell all
+    of that ``scope``; that one resets the work counters."""
     tl.debug_barrier()
-    return is_last(state, tl.atomic_add(state + words.EXITS, 1))
+    return is_last(state, tl.atomic_add(state + words.EXITS, 1, scope=scope))
 
 
 @triton.jit

@@ -20,7 +20,7 @@ SLOT_MASK = tl.constexpr((1 << num_slot_bits(room())) - 1)
 OUT_OF_RANGE = tl.constexpr(-2)  # its rank: that, its key or what it looks up does not exist
 
 # Words of the table.
-WINDOWS = tl.constexpr(111 if IS_WIDE.value else 0)  # [MAX_RANKS] base of every rank's window, as
+WINDOWS = tl.constexpr(115 if IS_WIDE.value else 0)  # [MAX_RANKS] base of every rank's window, as
 # mapped here: of few they lie at the address that kernels have in a register
 RANK = tl.constexpr(8)
 NUM_RANKS = tl.constexpr(9)
@@ -138,7 +138,13 @@ ROWS_SENT = tl.constexpr(108)  # and where in it rows begin that it sends,
 ROWS_GOT = tl.constexpr(109)  # and that it gets, in bytes
 NOTES_AT = tl.constexpr(110)  # i32 [num_ranks] of pieces: twice the epoch of a dispatch, and 1 more
 # if the rank has nothing new in it; see `kept`; 0 of others
-NUM_WORDS = tl.constexpr(111 + IS_WIDE.value * MAX_RANKS.value)
+# Of results of pieces that are lent; see `lend`.
+LENT_AT = tl.constexpr(111)  # i64 [num_ranks] where each lends that of its combine
+ARRIVED_AT = tl.constexpr(112)  # i64 [num_ranks] the combine of which all is here that each stores
+BOXES_LENT_AT = tl.constexpr(113)  # as BOXES_AT, for such results; 0: none are lent
+RESULTS = tl.constexpr(114)  # address of i64 [num_ranks], where each has memory for them, as mapped
+# here
+NUM_WORDS = tl.constexpr(115 + IS_WIDE.value * MAX_RANKS.value)
 
 # Words of the state, zeroed once; those from ABORT on as in kernels/include/call.cuh.
 PLAN_EPOCH = tl.constexpr(0)  # dispatches finished, refused ones too: the same on all ranks
