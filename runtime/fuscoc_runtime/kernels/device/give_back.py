@@ -82,6 +82,7 @@ def combine(
         state = sync.array(call, words.STATE, tl.int32)
         number = tl.load(state + words.NUM_COMBINES) + 1
         if sync.leave(state, "sys"):
+            turn = back.look(call, ticket, rows_ticket)  # in no register meanwhile
             if lent == 1:
                 lend.meet(call, turn[1], result, result_bytes)
             back.number_next(call, turn, number)
