@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -113,6 +114,50 @@ def one_does_not_join(
         said.append(said_by(shuffle.check))
         run(shuffle, ranks, combines=2)
     return lacks, found, said
+
+
+def one_looks_late(group: Any, artifact: str, options: Mapping[str, Any]) -> list[bool]:
+    """Two combines of a source of rank 0's alone. Rank 1, which gets nothing, keeps its first
+    result, and lends the second one before rank 0 looks whether it has lent the first."""
+    shuffle, found = opened(group, artifact, **options)
+    results, rank = shuffle.engine.results, shuffle.rank
+    ranks, keeps = batch(shuffle.spec, [3, 0], 5), [True] * (rank == 1)
+    with launching(interpreted=True):
+        lend = load("lend")
+    offset, look = results.offset, lend.peers_lend
+
+    def offset_of(result: Tensor) -> int:
+        return -1 if keeps and keeps.pop() else int(offset(result))
+
+    def look_late(*given: Any) -> Any:
+        time.sleep(0.5 if rank == 0 else 0)
+        return look(*given)
+
+    with (
+        mock.patch.object(results, "offset", offset_of),
+        mock.patch.object(lend, "peers_lend", look_late),
+    ):
+        run(shuffle, ranks, combines=2)
+    shuffle.check()
+    return found
+
+
+def one_stores_late(group: Any, artifact: str, options: Mapping[str, Any]) -> list[bool]:
+    """Rank 1 stores so much later than the others have met."""
+    shuffle, found = opened(group, artifact, **options)
+    ranks = batch(shuffle.spec, [1] * shuffle.topology.num_ranks, 5)
+    with launching(interpreted=True):
+        lend = load("lend")
+    look = lend.peers_lend
+
+    def look_late(*given: Any) -> Any:
+        time.sleep(0.5 if shuffle.rank == 1 else 0)
+        return look(*given)
+
+    with mock.patch.object(lend, "peers_lend", look_late):
+        run(shuffle, ranks, combines=2)
+    shuffle.check()
+    return found
 
 
 def one_is_lost(

@@ -60,6 +60,17 @@ def test_a_rank_does_not_join(pool: Pool) -> None:
     assert last == ([], [True] * 5, ["no error"] * 2)
 
 
+def test_a_rank_looks_late(pool: Pool) -> None:
+    """Who has gone on to its next combine has not lent its result in this one."""
+    for found in pool.run(lent_work.one_looks_late, 2, *given("kv_long_pages")):
+        assert found == [False, True]
+
+
+def test_what_a_late_rank_stores_is_waited_for(pool: Pool) -> None:
+    for found in pool.run(lent_work.one_stores_late, 2, *given("ulysses")):
+        assert found == [True, True]
+
+
 @pytest.mark.parametrize("comes", [False, True])
 def test_a_rank_is_lost(pool: Pool, comes: bool) -> None:
     """Before all ranks have met, or behind it."""
