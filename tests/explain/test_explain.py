@@ -384,6 +384,8 @@ def test_memory_of_results_that_peers_store_into(explain) -> None:
     assert title in out
     assert f"2 × {4096 // 64 // 2 * 32 * 64 * 128 * 2:,}" in out
     assert "2 × 588 × max_sources" in explain(EXAMPLES / "vit_patches.fsc", "--topology", "1x2")[1]
+    more = explain(EXAMPLES / "ulysses.fsc", "--topology", "1x16")[1]  # than CUDA's kernels take
+    assert f"{title}, with `max_sources` on 1x16, by the Triton kernels" in " ".join(more.split())
     for example, topology in (("ulysses", "1x1"), ("ulysses", "2x2"), ("moe", "1x2")):
         assert title not in explain(EXAMPLES / f"{example}.fsc", "--topology", topology)[1]
 

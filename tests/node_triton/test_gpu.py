@@ -23,7 +23,7 @@ def test_models(num_ranks: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_given_slots(num_ranks: int, tmp_path: Path) -> None:
     artifacts = given_specs.compile_all(tmp_path)
-    torchrun(num_ranks, "tests/node_triton/given_gpu_run.py", *artifacts)
+    torchrun(num_ranks, "tests/node_triton/given_gpu_run.py", *artifacts, timeout=600)
 
 
 @pytest.mark.gpu(can_share=True)
