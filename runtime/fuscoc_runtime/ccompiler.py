@@ -1,4 +1,4 @@
-"""The C compiler of this machine. One is there wherever Triton is, which compiles launchers."""
+"""The C compiler of this machine, for what did not come compiled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def compiler_command() -> list[str]:
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise BuildError(
-            "what is written in C needs a C compiler (as Triton does): install gcc or clang, or "
-            "set CC"
+            "what is written in C needs a C compiler, unless it comes in a wheel: install gcc or "
+            "clang, or set CC"
         )
     return compiler.split()

@@ -68,7 +68,8 @@ class InputError(FuscoRuntimeError):
 class NativeBuildError(FuscoRuntimeError):
     """A rank that cannot compile the native part of the planner.
 
-    It needs a C compiler; `fuscoc doctor` says whether there is one.
+    A wheel of the runtime has it compiled. From a checkout it is compiled at first use, by a C
+    compiler; `fuscoc doctor` says which of both is there.
     """
 
     code: ClassVar[str] = "FSR004"

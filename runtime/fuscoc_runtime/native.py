@@ -1,6 +1,7 @@
-"""Compile what is written in C at first use, and load it.
+"""What is written in C, as libraries: those of a wheel, else compiled at first use.
 
-A library is kept in ``files.cache_folder``, named by what it was made of.
+A wheel has a library beside its sources; one that is compiled at first use is kept in
+``files.cache_folder``. Either is named by what it was made of, so none is loaded for other sources.
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ class NativeLibrary:
 
         Raises BuildError as ``build`` does, and if what it makes cannot be loaded.
         """
+        if self.built_in.exists():
+            try:
+                return ctypes.CDLL(str(self.built_in))
+            except OSError as error:  # of another C library, or damaged
+                _log.warning("%s: it is compiled for this machine", error)
         try:
             return ctypes.CDLL(str(self.build()))
         except OSError as error:
@@ -48,16 +54,22 @@ class NativeLibrary:
         except OSError as error:
             raise BuildError(str(error)) from error
 
+    @property
+    def built_in(self) -> Path:
+        """Where a wheel has the library of these sources, for this kind of processor."""
+        return self.sources[0].with_name(self._file_name(FLAGS))
+
     def build(self, *, again: bool = False) -> Path:
         """The compiled library, from the cache if it is there, unless it is to be made ``again``.
 
         Raises BuildError if there is no C compiler, it fails, or the cache cannot be written.
         """
-        command = [*compiler_command(), *FLAGS]
-        made_of = b"".join(each.read_bytes() for each in (*self.headers, *self.sources))
-        made_of += repr((command, LIBRARIES, platform.machine())).encode()
+        try:
+            command = [*compiler_command(), *FLAGS]
+        except BuildError as error:
+            raise BuildError(f"{self.built_in} cannot be loaded, and {error}") from error
         folder = cache_folder() / "native"
-        target = folder / f"{self.name}-{hashlib.sha256(made_of).hexdigest()[:16]}.so"
+        target = folder / self._file_name(command)
         try:
             if again or not target.exists():
                 own_folder(cache_folder())
@@ -69,6 +81,41 @@ class NativeLibrary:
         except OSError as error:
             raise BuildError(f"{error}: CC names a compiler, FUSCOC_CACHE_DIR a folder") from error
         return target
+
+    def compile_into(self, folder: Path) -> Path:
+        """The library that a wheel is to have, compiled into a folder that is there.
+
+        Raises BuildError if there is no C compiler, or it fails.
+        """
+        target = folder / self.built_in.name
+        try:
+            _compile([*compiler_command(), *FLAGS], self.sources, target)
+        except OSError as error:
+            raise BuildError(f"{error}: CC names a compiler") from error
+        return target
+
+    def _file_name(self, command: Sequence[str]) -> str:
+        made_of = b"".join(each.read_bytes() for each in (*self.headers, *self.sources))
+        made_of += repr((list(command), LIBRARIES, platform.machine())).encode()
+        return f"{self.name}-{hashlib.sha256(made_of).hexdigest()[:16]}.so"
+
+
+def _of(folder: str, name: str, sources: Sequence[str], headers: Sequence[str]) -> NativeLibrary:
+    place = Path(__file__).parent / folder
+    return NativeLibrary(
+        name, tuple(place / each for each in sources), tuple(place / each for each in headers)
+    )
+
+
+PLAN = _of(
+    "plan",
+    "plan",
+    ("balance.c", "fast.c", "cost.c", "stages.c", "choose.c", "network.c", "ways.c"),
+    ("plan.h",),
+)
+COMMANDS = _of("kernels", "commands", ("commands.c",), ())
+ALL = PLAN, COMMANDS
+"""Those that a wheel has."""
 
 
 def _compile(command: Sequence[str], sources: Sequence[Path], target: Path) -> None:

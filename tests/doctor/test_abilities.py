@@ -27,6 +27,7 @@ GOOD: dict[str, Any] = {
     "triton": {},
     "mlir": {},
     "gpus": {"driver": None, "device_files": [], "problem": None, "devices": []},
+    "native": {"built_in": False, "reason": "plan.so: cannot open shared object file"},
     "c_compiler": {"command": "cc", "version": "12"},
     "cuda_compiler": {"kind": "nvrtc", "version": "13.0", "path": None},
     "cache": {"path": "/c", "num_files": 0, "num_bytes": 0, "problem": None},
@@ -122,6 +123,12 @@ def test_a_failure_is_the_reason(probe: str, ability: str) -> None:
     state, reasons = found({probe: "no answer within 60 s"}, gpus=gpus(H100))[ability]
     assert state == "broken"
     assert reasons.endswith("no answer within 60 s")
+
+
+def test_what_came_compiled_needs_no_c_compiler() -> None:
+    able = found({"c_compiler": "none"}, gpus=gpus(H100), native={"built_in": True, "reason": None})
+    assert able["cpu_ranks"] == ("ready", "")
+    assert able["triton_kernels"] == ("broken", "the C compiler: none")  # Triton compiles by it
 
 
 def test_what_the_cache_is_not_trusted_for() -> None:

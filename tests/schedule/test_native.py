@@ -93,6 +93,38 @@ def test_a_library_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Mon
         library.load.__wrapped__()
 
 
+def test_a_library_of_a_wheel_is_of_the_sources_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("FUSCOC_CACHE_DIR", str(tmp_path / "cache"))
+    source, header = tmp_path / "number.c", tmp_path / "number.h"
+    source.write_text('#include "number.h"\nint number(void) { return NUMBER; }')
+    header.write_text("#define NUMBER 1")
+    number = NativeLibrary("number", (source,), (header,))
+    assert number.compile_into(tmp_path) == number.built_in
+    first = number.built_in
+    with monkeypatch.context() as without:
+        without.delenv("CC", raising=False)
+        without.setenv("PATH", "")
+        assert number.load().number() == 1
+        header.write_text("#define NUMBER 2")
+        assert number.built_in != first
+        with pytest.raises(library.BuildError, match=r"number-.*\.so cannot.*needs a C compiler"):
+            number.load()
+    assert not (tmp_path / "cache").exists()
+    assert number.load().number() == 2
+    assert not caplog.text
+    number.built_in.write_text("of another machine")
+    assert number.load().number() == 2
+    assert f"{number.built_in.name}: file too short: it is compiled" in caplog.text
+
+
+def test_a_build_whose_compiler_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    with pytest.raises(library.BuildError, match=r"/nowhere/cc.*CC names a compiler"):
+        PLAN.compile_into(tmp_path)
+
+
 def test_read_only_input() -> None:
     tile = np.array([[0, 2], [3, 0]])
     tile.flags.writeable = False

@@ -23,6 +23,7 @@ from typing import Any
 from fuscoc_runtime.ccompiler import compiler_command
 from fuscoc_runtime.files import cache_folder
 from fuscoc_runtime.kernels.cuda import find_compiler
+from fuscoc_runtime.native import ALL
 from fuscoc_runtime.trust import check_own
 
 Facts = dict[str, Any]
@@ -112,6 +113,16 @@ def _driver_version() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return next(iter(done.stdout.split()), None)
+
+
+def native() -> Facts:
+    """Whether what is written in C came compiled, and can be loaded; nothing is compiled."""
+    try:
+        for library in ALL:
+            ctypes.CDLL(str(library.built_in))
+    except OSError as error:
+        return {"built_in": False, "reason": str(error)}
+    return {"built_in": True, "reason": None}
 
 
 def c_compiler() -> Facts:
@@ -212,7 +223,7 @@ def _read(path: Path) -> str | None:
 PROBES: dict[str, Callable[[], Facts]] = {
     probe.__name__: probe
     for probe in (
-        torch, triton, mlir, gpus, c_compiler, cuda_compiler, cache, memory, network
+        torch, triton, mlir, gpus, native, c_compiler, cuda_compiler, cache, memory, network
     )
 }  # fmt: skip
 

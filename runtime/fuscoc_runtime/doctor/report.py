@@ -17,7 +17,7 @@ from fuscoc_runtime.doctor.children import Outcome, run_python
 from fuscoc_runtime.doctor.nccl import NUM_RANKS, try_nccl
 from fuscoc_runtime.doctor.probes import PROBES
 
-SCHEMA = "fuscoc.doctor/1"
+SCHEMA = "fuscoc.doctor/2"
 LIMIT_SECONDS = 60.0
 """For all probes together, and for each job of NCCL: a first import from a network disk is slow."""
 

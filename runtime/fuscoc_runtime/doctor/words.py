@@ -73,6 +73,8 @@ def _fabric(found: Mapping[str, Any]) -> str:
 def _compilers(found: Mapping[str, Any]) -> Iterator[Row]:
     c, cuda = found["c_compiler"], found["cuda_compiler"]
     yield "C", c["error"] or f"{c['command']}: {c['version']}"
+    came = found["native"].get("built_in")
+    yield "what is written in C", "built in" if came else "compiled at first use"
     yield "CUDA", cuda["error"] or f"{cuda['path'] or cuda['kind']}: {cuda['version']}"
 
 

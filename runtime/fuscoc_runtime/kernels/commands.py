@@ -11,7 +11,6 @@ import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -19,7 +18,7 @@ import torch
 from fuscoc_runtime.kernels import driver, nccl
 from fuscoc_runtime.kernels.loader import Kernel, KernelError
 from fuscoc_runtime.kernels.machine_code import NUM_SCRATCH
-from fuscoc_runtime.native import NativeLibrary
+from fuscoc_runtime.native import COMMANDS
 
 _ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_int64
 _NETWORK = 3
@@ -30,7 +29,7 @@ _CLOSED = 2
 @cache
 def library() -> ctypes.CDLL:
     """What carries out lists. Raises BuildError."""
-    loaded = NativeLibrary("commands", (Path(__file__).with_name("commands.c"),)).load()
+    loaded = COMMANDS.load()
     loaded.fuscoc_submit.argtypes = [_ADDRESS, _ADDRESS]
     loaded.fuscoc_submit_marked.argtypes = [_ADDRESS, _ADDRESS, _ADDRESS]
     return loaded

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from pathlib import Path
 
 from fuscoc_runtime.ccompiler import BuildError
-from fuscoc_runtime.native import NativeLibrary
+from fuscoc_runtime.native import PLAN
 
 __all__ = ["PLAN", "BuildError", "is_there", "load"]
-
-NAMES = ("balance.c", "fast.c", "cost.c", "stages.c", "choose.c", "network.c", "ways.c")
-PLAN = NativeLibrary(
-    "plan",
-    tuple(Path(__file__).with_name(name) for name in NAMES),
-    (Path(__file__).with_name("plan.h"),),
-)
 
 
 @cache
