@@ -127,8 +127,7 @@ def test_a_failure_is_the_reason(probe: str, ability: str) -> None:
 
 def test_what_came_compiled_needs_no_c_compiler() -> None:
     able = found({"c_compiler": "none"}, gpus=gpus(H100), native={"built_in": True, "reason": None})
-    assert able["cpu_ranks"] == ("ready", "")
-    assert able["triton_kernels"] == ("broken", "the C compiler: none")  # Triton compiles by it
+    assert able["cpu_ranks"] == able["triton_kernels"] == able["cuda_kernels"] == ("ready", "")
 
 
 def test_what_the_cache_is_not_trusted_for() -> None:

@@ -97,10 +97,10 @@ def _cpu_ranks(machine: Machine) -> Ability:
     return Ability("ready")
 
 
-def _of_any_rank(machine: Machine, on_gpus: bool = False) -> Iterator[str]:
+def _of_any_rank(machine: Machine) -> Iterator[str]:
     """What keeps every rank from running, on whatever device."""
     yield from machine.failures(torch="PyTorch", triton="Triton")
-    if on_gpus or not machine.facts("native").get("built_in"):
+    if not machine.facts("native").get("built_in"):
         yield from machine.failures(c_compiler="the C compiler")
     yield from machine.failures(cache="the cache")
     if machine.facts("cache").get("problem"):
@@ -116,7 +116,7 @@ def _triton_kernels(machine: Machine) -> Ability:
         return Ability("absent", (f"{_named(old)} older than sm_{OLDEST[0]}{OLDEST[1]}",))
     no_f8 = [index for index, gpu in enumerate(machine.gpus) if _capability(gpu) < CASTS_F8]
     notes = (f"{_named(no_f8)} too old for casts of f8e4m3",) if no_f8 else ()
-    return _unless(_of_any_rank(machine, on_gpus=True), notes)
+    return _unless(_of_any_rank(machine), notes)
 
 
 def _cuda_kernels(machine: Machine) -> Ability:
@@ -131,7 +131,7 @@ def _cuda_kernels(machine: Machine) -> Ability:
     if small:
         needs = f"CUDA kernels need {OLDEST_SHARED_BYTES >> 10} KiB of shared memory for a CTA"
         return Ability("absent", (f"{_named(small)} too small, {needs}: Triton kernels serve",))
-    problems = list(_of_any_rank(machine, on_gpus=True))
+    problems = list(_of_any_rank(machine))
     problems += machine.failures(cuda_compiler="only artifacts with machine code (--cubin)")
     try:
         for gpu in machine.gpus:

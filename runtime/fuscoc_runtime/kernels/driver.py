@@ -28,6 +28,12 @@ _SIGNATURES = {
     "cuMemExportToShareableHandle": [_ADDRESS, ctypes.c_uint64, _SIZE, ctypes.c_uint64],
     "cuMemImportFromShareableHandle": [_ADDRESS, _ADDRESS, _SIZE],
     "cuMemRelease": [ctypes.c_uint64],
+    "cuCtxGetCurrent": [_ADDRESS],
+    "cuCtxSetCurrent": [_ADDRESS],
+    "cuDevicePrimaryCtxRetain": [_ADDRESS, ctypes.c_int],
+    "cuModuleLoadData": [_ADDRESS, _ADDRESS],
+    "cuModuleGetFunction": [_ADDRESS, _ADDRESS, ctypes.c_char_p],
+    "cuFuncSetAttribute": [_ADDRESS, ctypes.c_int, ctypes.c_int],
 }
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fuscoc_runtime.kernels.loader import launching
 from fuscoc_runtime.kernels.machine_code import MachineCode
+from fuscoc_runtime.kernels.triton_driver import compiling
 
 _known: dict[tuple[Any, ...], tuple[MachineCode, tuple[int, ...]]] = {}
 
@@ -60,7 +61,7 @@ def _compiled(
     function: Any, arguments: Sequence[Any], num_warps: int
 ) -> tuple[MachineCode, tuple[int, ...]]:
     """The code, and which of the arguments it takes: none that it has built in."""
-    with launching(interpreted=False):
+    with launching(interpreted=False), compiling():
         made = function.warmup(*arguments, grid=(1,), num_warps=num_warps)
     kinds = enumerate(made.src.signature.values())
     positions = tuple(position for position, kind in kinds if kind != "constexpr")

@@ -102,12 +102,13 @@ class Kernel:
         import torch
 
         from fuscoc_runtime.kernels.machine_code import MachineCode
+        from fuscoc_runtime.kernels.triton_driver import compiling
 
         device = torch.cuda.current_device()
         code = self._codes.get(device)
         if code is None:
             unused = [0] * len(self.spec.args)
-            with launching(interpreted=False):
+            with launching(interpreted=False), compiling():
                 made = self.function.warmup(*unused, grid=(1,), num_warps=self.spec.num_warps)
             code = self._codes[device] = MachineCode(made, len(unused))
         return code

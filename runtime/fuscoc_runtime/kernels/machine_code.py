@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fuscoc_runtime.kernels import driver
+from fuscoc_runtime.kernels import driver, triton_driver
 
 WARP_THREADS = 32
 
@@ -33,14 +33,18 @@ class MachineCode:
 
     def __init__(self, compiled: Any, num_arguments: int) -> None:
         """``compiled`` is what ``warmup`` returned."""
-        _ = compiled.run  # loads it
         metadata = compiled.metadata
         kinds = [kind for kind in compiled.src.signature.values() if kind != "constexpr"]
         assert len(kinds) == num_arguments, kinds
         assert all(kind[0] == "*" or kind in ("i32", "i64") for kind in kinds), kinds
         assert not metadata.global_scratch_size, "a kernel that needs memory of its own"
+        if triton_driver.can_be_compiled():
+            _ = compiled.run  # loads it
+            self.function = compiled.function
+        else:
+            self.function = triton_driver.load(compiled.kernel, metadata.name, metadata.shared)
         self._compiled = compiled  # keeps what it has loaded
-        self.function, self.shared_bytes = compiled.function, metadata.shared
+        self.shared_bytes = metadata.shared
         self.threads = metadata.num_warps * WARP_THREADS
         self._device = torch.cuda.current_device()
         # Code from a cache may have been made where `sync.follow` knew of no device.
