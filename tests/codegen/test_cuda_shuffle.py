@@ -29,6 +29,7 @@ from fuscoc.source import SourceFile
 from fuscoc_runtime.manifest.decode import decode
 from fuscoc_runtime.manifest.schema import Manifest
 from tests.artifact.test_manifest import compiled
+from tests.cuda.dense_cases import PARTS_OF_LINES
 from tests.specs import EXAMPLE_NAMES, checked_example, cuda_of, moe
 
 
@@ -184,6 +185,22 @@ def test_several_source_dimensions() -> None:
     assert [field.elems for field in shuffle.fields] == [8]
     _, cell = text_of(checked).split("i64 source_cell(i64 source) const {")
     assert "const auto value_ = (b_ * call.extents[1]) + t_;\n    return value_;" in cell
+
+
+@pytest.mark.parametrize(
+    ("part", "word", "carries"),
+    [(256, 16, True), (272, 16, True), (258, 16, False), (257, 8, False)],
+)
+def test_words_are_as_wide_as_where_segments_begin(part: int, word: int, carries: bool) -> None:
+    """Cells have 8 bytes, and segments begin with every ``part``th of them."""
+    spec = PARTS_OF_LINES.replace("part = 256", f"part = {part}")
+    (checked,) = check(SourceFile("parts_of_lines.fsc", spec))
+    (field,) = shuffle_of(checked).leaving
+    assert field.begin_bytes == part * 8
+    text = text_of(checked)
+    assert f"unit_bytes(int field) {{ return {word}; }}" in text
+    assert ("carried_bytes = 0" not in text) == carries
+    assert ("tile_bytes = 0" in text) == (word == 16)
 
 
 def test_backend_triton_writes_no_cuda() -> None:

@@ -325,8 +325,24 @@ shuffle two_strips {
 """
 """Runs of a word and more, and others: what is known of a tile of one field is no other's."""
 
+PARTS_OF_LINES = """
+shuffle parts_of_lines {
+  const part = 256, planes = 6
+  index z : planes
+  index g : ranks
+  segment some { values : c64[part] }
+  layout lines[z, x] of c64  dense(part * ranks)
+  layout there[q]    of some dense(planes * ranks)
+  view parts[z, g] = lines[z, g*part .. g*part+part]
+  dispatch parts[z, g] -> there[rank * planes + z] on g
+  combine reverse
+}
+"""
+"""Segments of many cells of 8 bytes, each of which begins where a line of memory does."""
+
 
 CASES = {
+    "parts_of_lines": DenseCase(PARTS_OF_LINES),
     "two_strips": DenseCase(TWO_STRIPS, 600),
     "ulysses": DenseCase(
         "ulysses", constants={"tokens": 512, "heads": 16, "width": 32, "block": 8}

@@ -74,6 +74,7 @@ def all_calls(run: dense_run.Run) -> list[str]:
         ("turned", 2, 90),
         ("uneven", 3, 90),
         ("reshard", 2, 80),
+        ("parts_of_lines", 2, 90),
         ("packed_texts", 2, 90),
         ("packed_tiles", 2, 90),
         ("packed_patches", 3, 80),
