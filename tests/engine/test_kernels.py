@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from fuscoc_runtime.kernels import device
 from fuscoc_runtime.kernels.exact import round_to_bfloat16, widen_bfloat16
 from fuscoc_runtime.kernels.loader import Kernel, KernelError, address, load_kernel
 from fuscoc_runtime.manifest.schema import KernelArg, KernelSpec
@@ -114,3 +116,18 @@ def test_widen_bfloat16() -> None:
     bits = np.arange(2**16, dtype=np.uint16)
     wanted = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16).float()
     assert widen_bfloat16(bits).tobytes() == wanted.numpy().tobytes()
+
+
+def test_no_text_is_a_default_of_a_device_function() -> None:
+    """Triton 3.6 compiles none that is called without it; later ones do."""
+    functions = [
+        (path.name, node)
+        for path in sorted(Path(device.__file__).parent.glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    assert len(functions) > 100
+    for file, function in functions:
+        for default in function.args.defaults:
+            text = isinstance(default, ast.Constant) and isinstance(default.value, str)
+            assert not text, f"{function.name} in {file}"

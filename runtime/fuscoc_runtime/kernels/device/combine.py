@@ -354,7 +354,7 @@ def finish(call, turn):
     """Leave the combine; the last program makes its numbers those of the next one."""
     state = sync.array(call, words.STATE, tl.int32)
     number = tl.load(state + words.NUM_COMBINES) + 1  # while what was stored is on its way
-    if sync.leave(state):
+    if sync.leave(state, "gpu"):
         number_next(call, turn, number)
 
 

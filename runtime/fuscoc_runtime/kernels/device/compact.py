@@ -52,5 +52,5 @@ def arrive(call, epoch, ticket):
         flag = sync.word(call, words.RANK) * max_sources
         sync.signal(call, words.DISPATCH_FLAGS_AT, flag, epoch)
         sync.wait_for_all(call, words.DISPATCH_FLAGS_AT, max_sources, 0, epoch, stage)
-    if sync.leave(state):
+    if sync.leave(state, "gpu"):
         sync.end_dispatch(call, epoch, ticket)

@@ -176,7 +176,7 @@ def dispatch(
                             lanes, parts,
                         )  # fmt: skip
         item = sync.next_item(state, words.NEXT_ITEM, num_items, takes)
-    if sync.leave(state) & ends:
+    if sync.leave(state, "gpu") & ends:
         sync.end_dispatch(call, epoch, ticket)
 
 

@@ -67,7 +67,7 @@ def tell_of(call, num_sources, says):
     status = tl.where(says != 0, says, num_sources).to(tl.int32)
     tells = tl.program_id(0) == 0
     if sync.is_exact(call):  # who is the last knows of all points
-        tells = sync.leave(sync.array(call, words.STATE, tl.int32))
+        tells = sync.leave(sync.array(call, words.STATE, tl.int32), "gpu")
         routing = sync.array(call, words.ROUTING, tl.int32)
         use = tl.load(routing + words.USES) + 1
         dropped = tl.atomic_add(routing + words.DROPPED + (use & 1), 0)

@@ -59,7 +59,7 @@ def collect(
             tl.store(slab.to(tl.pointer_type(tl.int64)), slabs.tag_back(call, tag))
             if joins == 0:
                 ranks.add_one(slabs.status_of(slab), sync.word(call, words.RANK))
-    sync.leave(sync.array(call, words.STATE, tl.int32))
+    sync.leave(sync.array(call, words.STATE, tl.int32), "gpu")
 
 
 @triton.jit
@@ -156,7 +156,7 @@ def finish(
     if ends:
         back.finish(call, turn)
     else:
-        sync.leave(sync.array(call, words.STATE, tl.int32))
+        sync.leave(sync.array(call, words.STATE, tl.int32), "gpu")
 
 
 @triton.jit

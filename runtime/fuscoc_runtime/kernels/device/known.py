@@ -144,7 +144,7 @@ def tell(
         if refuses != 0:
             tl.store(routing + words.COMBINES, tl.load(routing + words.COMBINES) + 1)
             tl.store(state + words.NUM_COMBINES, tl.load(state + words.NUM_COMBINES) + 1)
-    sync.leave(state)
+    sync.leave(state, "gpu")
 
 
 @triton.jit

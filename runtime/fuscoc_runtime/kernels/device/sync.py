@@ -333,7 +333,7 @@ def next_item(state, counter: tl.constexpr, num_items, takes):
 
 
 @triton.jit
-def leave(state, scope: tl.constexpr = "gpu"):
+def leave(state, scope: tl.constexpr):
     """Whether this program is the last, behind all that others have stored, which it may tell all
     of that ``scope``; that one resets the work counters."""
     tl.debug_barrier()

@@ -77,14 +77,15 @@ struct Entries {
     Places places;
     int num;  // of entries, 0: none yet
   };
-  __device__ static __noinline__ void copy(Copier& mine, int num, End to, const char* from_at, char* to_at, int lane) {
+  template <End to>
+  __device__ static __noinline__ void copy(Copier& mine, int num, const char* from_at, char* to_at, int lane) {
     __syncwarp();
     if (mine.num != num) {
       __syncwarp();
       if (lane == 0) make(mine.box, num, to), mine.num = num;
       __syncwarp();
     }
-    const BoxCopy<kUnit, kSettled, kLoops, kUnit, true> lines{mine.box, from_at, to_at, mine.places};
+    const BoxCopy<kUnit, kSettled, kLoops, kUnit, to == kTarget> lines{mine.box, from_at, to_at, mine.places};
     for (u32 item = 0; item < mine.box.num_items; ++item) lines.item(item, lane, Nothing{});
   }
 
@@ -309,7 +310,7 @@ struct MoveEntries {
     All::each(there, All::begins(code, step, lane), [&](int head, int count) {
       const i64 to = __shfl_sync(kAllLanes, code, head);
       const int rank = entry_rank(to);
-      All::copy(shared.copier[warp], count, kTarget, call.source[0] + (first + head) * All::entry_bytes,
+      All::template copy<kTarget>(shared.copier[warp], count, call.source[0] + (first + head) * All::entry_bytes,
                 call.window[rank] + call.rows_at[0] + entry_slot(to) * Shape::row_bytes(0), lane);
     });
   }

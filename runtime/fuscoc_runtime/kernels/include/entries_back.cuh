@@ -72,7 +72,7 @@ struct GiveEntries : Back<GiveEntriesWords<Shape>> {
     All::each(slot >= 0, All::begins(slot, step, lane), [&](int head, int count) {
       const i64 from = __shfl_sync(kAllLanes, slot, head) * Shape::row_bytes(0);
       char* const to = call.window[source] + call.staging_at + (first + head) * All::entry_bytes;
-      All::copy(copier(), count, kSource, call.rows + from, to, lane);
+      All::template copy<kSource>(copier(), count, call.rows + from, to, lane);
     });
     signal(source, group);
   }
@@ -206,7 +206,7 @@ struct GiveEntries : Back<GiveEntriesWords<Shape>> {
     char* const to = call.result + first * All::entry_bytes;
     All::each(own, All::begins(own ? code : -1, step, lane), [&](int head, int count) {
       const i64 slot = entry_slot(__shfl_sync(kAllLanes, code, head));
-      All::copy(copier(), count, kSource, call.rows + slot * Shape::row_bytes(0), to + head * All::entry_bytes, lane);
+      All::template copy<kSource>(copier(), count, call.rows + slot * Shape::row_bytes(0), to + head * All::entry_bytes, lane);
     });
     const auto goes_on = [&](bool of) { return __shfl_up_sync(kAllLanes, u32(of), 1) && lane > 0; };
     All::each(came, !goes_on(came), [&](int head, int count) {
