@@ -248,13 +248,13 @@ def pages(
     remote = moves * layers * line // ranks * (ranks - 1)
     returned = torch.zeros_like(cache)
     returned[:, source] = cache[:, source]
-    return Case(cache, inputs, moves, moves, remote, there, back, returned)
+    return Case(cache, inputs, num_pages, moves, remote, there, back, returned)
 
 
 def kept_pages(rank: int, ranks: int, device: torch.device) -> Case:
     """The same pages, into those of another cache that a block table names; torch scatters them."""
     case = pages(rank, ranks, device)
-    layers, moves = len(case.source), case.max_sources
+    layers, moves = len(case.source), MOVES
     ours, theirs = (torch.zeros_like(case.source[:, :moves]) for _ in range(2))
     table = torch.randperm(moves, device=device)
 
