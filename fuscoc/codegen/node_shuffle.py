@@ -7,8 +7,9 @@ from math import gcd
 from typing import Any
 
 from fuscoc.codegen.cuda_types import CudaCast, CudaField, CudaInput, CudaLoop, CudaShuffle
-from fuscoc.dialect.affine import NotAffine, Relation, Split
+from fuscoc.dialect.affine import NotAffine, Relation
 from fuscoc.dialect.base import ops_of, terminator
+from fuscoc.dialect.boxes import Apart
 from fuscoc.dialect.expressions import Divisors, expression
 from fuscoc.dialect.fused import NodeAssign, NodeCopy, NodeCount, NodePoints, NodeReduce
 from fuscoc.dialect.l0 import Shuffle, relation_extents, relation_inputs
@@ -77,7 +78,7 @@ def _is_in_order(points: Any, load: Any) -> bool:
         box = relation.whole()
         first = relation.polynomial(expression(point.src_offset), box.indices, box)
         sizes = [relation.polynomial(each, {}) for each in relation.extents]
-    except (NotAffine, Split):
+    except (NotAffine, Apart):
         return False
     place = Polynomial(())
     step = Polynomial.constant(load.read("seg_elems") // load.read("cell_elems"))

@@ -2,69 +2,33 @@
 
 Outer indices are those that inputs are looked up by; all else is a sum of strides, one for each
 inner index, once indices are split where they are divided: of ``h / X`` and ``h % X`` become two
-variables, and of a range that does not begin or end at a multiple of ``X`` up to three boxes. So
-"mixed-radix" layouts are affine, whatever the extents are, symbolic ones included.
+variables, and of a range that does not begin or end at a multiple of ``X`` up to three boxes. Where
+``min(h, X)`` or ``max(h, X)`` turns, a range is cut. So "mixed-radix" layouts are affine, whatever
+the extents are, symbolic ones included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import count
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from fuscoc.dialect.boxes import ONE, ZERO, Apart, Box, Cut, Numbers, Split
 from fuscoc.dialect.expressions import Expression, Node, arguments, nodes
-from fuscoc.dialect.polynomials import (
-    Polynomial,
-    Value,
-    Variable,
-    floordiv,
-    least,
-    most,
-)
+from fuscoc.dialect.polynomials import Polynomial, Value, floordiv, least, most
 
 MAX_BOXES = 12
 MAX_SPLITS = 32  # of a relation: one that does not help could be tried again for ever
 MAX_TERMS = 64  # of a polynomial, so that products of long sums cost no time
-ZERO, ONE = Polynomial(()), Polynomial.constant(1)
 ARITHMETIC = ("arith.addi", "arith.subi", "arith.muli")
 QUOTIENTS = ("arith.divsi", "arith.floordivsi", "fsc.exact_div")
 BOUNDS = {"arith.minsi": least, "arith.maxsi": most}
 OPERATIONS = (*ARITHMETIC, *QUOTIENTS, *BOUNDS, "arith.remsi")
 GIVEN = ("fsc.extent", "fsc.lookup")
+RANKS = Value(Node("fsc.extent", "@spec.ranks", ()), natural=True)
 
 
 class NotAffine(Exception):
     """A relation that is no sum of strides."""
-
-
-@dataclass(frozen=True)
-class Range:
-    """``variable`` counts through ``count`` numbers from ``begin`` on, all below ``end``."""
-
-    variable: Variable
-    begin: Polynomial
-    count: Polynomial
-    end: Polynomial
-
-
-@dataclass(frozen=True)
-class Box:
-    """Some points: those of all numbers of ``ranges``, which say what each index is there."""
-
-    ranges: tuple[Range, ...]
-    indices: Mapping[int, Polynomial]
-
-    def range_of(self, variable: Variable) -> Range:
-        return next(each for each in self.ranges if each.variable == variable)
-
-
-@dataclass(eq=False)
-class Split(Exception):
-    """``offset`` + ``variable`` is divided by ``divisor``."""
-
-    variable: Variable
-    divisor: Polynomial
-    offset: Polynomial
 
 
 @dataclass
@@ -84,7 +48,7 @@ class Relation:
 
     def __post_init__(self) -> None:
         self._sizes = {node for each in self.extents for node in nodes(each)}
-        self._numbered = count()
+        self._numbers = Numbers()
         for node in [node for each in self.extents for node in nodes(each)]:
             match node:
                 case Node(op, _, (Node(given) as lhs, rhs)) if (
@@ -103,7 +67,7 @@ class Relation:
         for index, extent in enumerate(self.extents):
             if index not in self.outer:
                 size = self.polynomial(extent, {})
-                indices[index], made = self._numbers(ZERO, size, size)
+                indices[index], made = self._numbers.through(ZERO, size, size)
                 ranges += made
         return Box(tuple(ranges), indices)
 
@@ -120,8 +84,8 @@ class Relation:
             box = pending.pop(0)
             try:
                 done.append((box, [self.polynomial(tree, box.indices, box) for tree in trees]))
-            except Split as split:
-                pending = [*self._parts(box, split), *pending]
+            except Apart as apart:
+                pending = [*apart.parts(box, self._numbers), *pending]
             if len(done) + len(pending) > MAX_BOXES:
                 break
         raise NotAffine
@@ -155,10 +119,7 @@ class Relation:
             case "arith.muli":
                 return lhs * rhs
         if op in BOUNDS:
-            bound = BOUNDS[op](lhs, rhs)
-            if bound not in (lhs, rhs) and (lhs.variables or rhs.variables):
-                raise NotAffine
-            return bound
+            return self._bound(op, lhs, rhs, box)
         if rhs.variables:
             raise NotAffine
         quotient = self._quotient(lhs, rhs, box)
@@ -169,73 +130,44 @@ class Relation:
         if not rest.variables:
             return quotient + floordiv(rest, divisor)
         assert box is not None, "extents have no variables"
-        if self._is_below(rest, divisor, box):
+        if box.is_below(rest, divisor):
             return quotient
-        for variable in sorted(rest.variables, key=lambda each: each.number):
+        variables = sorted(rest.variables, key=lambda each: each.number)
+        for variable in variables:  # h / (X * Y) is h / X / Y, and that may be known
+            unit = rest.factor_of(variable) * box.range_of(variable).end
+            part = divisor.quotient(unit)
+            whole, low = rest.split(unit)
+            if part not in (None, divisor) and box.is_below(low, unit):
+                return quotient + self._quotient(whole, part, box)
+        for variable in variables:
             factor = rest.factor_of(variable)
             part = divisor.quotient(factor)
             if part is None:
                 continue
             offset, low = rest.without_variables.split(factor)
             low += rest - rest.without_variables - factor * Polynomial.atom(variable)
-            if self._is_below(low, factor, box):
+            if box.is_below(low, factor):
                 raise Split(variable, part, offset)
         raise NotAffine
 
-    def _is_below(self, value: Polynomial, end: Polynomial, box: Box) -> bool:
-        """Whether a value is seen to be at least 0 and below ``end``, which divides something."""
-        if value.known == 0:
-            return end.is_natural
-        factors = {each: value.factor_of(each) for each in value.variables}
-        for factor in factors.values():
-            part, whole = value.quotient(factor), end.quotient(factor)
-            if factor.known is None and part is not None and whole is not None:
-                return factor.is_natural and self._is_below(part, whole, box)
-        rest = value.without_variables
-        if not rest.is_natural or not all(each.is_natural for each in factors.values()):
-            return False
-        highest = rest
-        for variable, factor in factors.items():
-            highest += factor * (box.range_of(variable).end - ONE)
-        return (end - ONE - highest).is_natural
-
-    def _parts(self, box: Box, split: Split) -> Iterator[Box]:
-        """A box in up to three, where a variable is a multiple of the divisor and a rest.
-
-        Numbers from the offset's first multiple of the divisor on: ``at``, then rows of all rests.
-        """
-        old, divisor = box.range_of(split.variable), split.divisor
-        offset = split.offset + old.begin
-        at = offset - divisor * floordiv(offset, divisor)
-        num_rows = floordiv(at + old.count, divisor)
-        first = least(at, ONE)  # the first whole row
-        parts = [(ZERO, ONE, at, first * least(divisor - at, old.count))]
-        parts.append((first, most(num_rows - first, ZERO), ZERO, divisor))
-        left = at + old.count - divisor * num_rows
-        if at.known != 0:
-            left *= least(ONE, num_rows - first + ONE)
-        parts.append((num_rows, ONE, ZERO, left))
-        for row, num, rest, length in parts:
-            if any(each.known is not None and each.known < 1 for each in (num, length)):
-                continue
-            row, rows = self._numbers(row, num, num_rows)
-            rest, rests = self._numbers(rest, length, divisor)
-            value = divisor * row + rest - at + old.begin
-            indices = {
-                index: each + each.factor_of(old.variable) * (value - Polynomial.atom(old.variable))
-                for index, each in box.indices.items()
-            }
-            kept = [each for each in box.ranges if each != old]
-            yield replace(box, ranges=(*kept, *rows, *rests), indices=indices)
-
-    def _numbers(
-        self, begin: Polynomial, length: Polynomial, end: Polynomial
-    ) -> tuple[Polynomial, list[Range]]:
-        """``length`` numbers from ``begin`` on, below ``end``; nothing counts through one."""
-        if length.known == 1:
-            return begin, []
-        made = Range(Variable(next(self._numbered)), begin, length, end)
-        return Polynomial.atom(made.variable), [made]
+    def _bound(self, op: str, lhs: Polynomial, rhs: Polynomial, box: Box | None) -> Polynomial:
+        bound, gap = BOUNDS[op](lhs, rhs), lhs - rhs
+        if bound in (lhs, rhs) or not (lhs.variables or rhs.variables):
+            return bound
+        if not gap.variables:
+            return rhs + BOUNDS[op](gap, ZERO)
+        assert box is not None, "extents have no variables"
+        if box.is_natural(gap):
+            return rhs if op == "arith.minsi" else lhs
+        if box.is_natural(ZERO - gap):
+            return lhs if op == "arith.minsi" else rhs
+        for value in (gap, ZERO - gap):
+            for variable in sorted(gap.variables, key=lambda each: each.number):
+                step, rest = value.factor_of(variable), value.without_variables
+                low = value - rest - step * Polynomial.atom(variable)
+                if _is_positive(step) and box.is_below(low, step):
+                    raise Cut(variable, step, low, rest)
+        raise NotAffine
 
     def _value(self, tree: Node) -> Value:
         return Value(tree, self._is_natural(tree))
@@ -255,6 +187,14 @@ class Relation:
             case "arith.maxsi":
                 return any(map(self._is_natural, tree.operands))
         return False
+
+
+def _is_positive(value: Polynomial) -> bool:
+    """Whether a value is seen to be 1 at least, as numbers of ranks are."""
+    if (value - ONE).is_natural:
+        return True
+    of_ranks = [all(atom == RANKS for atom in product) for product, _ in value.terms]
+    return value.is_natural and any(of_ranks)
 
 
 def nested(steps: Sequence[tuple[Polynomial, Polynomial]], length: Polynomial) -> Polynomial | None:

@@ -383,6 +383,11 @@ CASES = {
     "transposed_u8": DenseCase(TRANSPOSED.format(element="u8[5]")),
     "turned": DenseCase(TURNED),
     "uneven": DenseCase(UNEVEN),
+    "last_takes_rest": DenseCase(specs.LAST),
+    "first_takes_rest": DenseCase(specs.FIRST),
+    "my_blocks": DenseCase(specs.MY_BLOCKS),
+    "blocks": DenseCase(specs.BLOCKS),
+    "few_blocks": DenseCase(specs.BLOCKS.replace("rows = 23", "rows = 4")),
     "reshard": DenseCase("reshard", constants={"rows": 37, "columns": 22, "high": 4, "wide": 3}),
     "all_gather": DenseCase("all_gather", constants={"total": 50, "width": 40}),
     # Rows of whole words of a warp, several under way or a part of one.

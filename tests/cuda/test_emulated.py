@@ -73,6 +73,12 @@ def all_calls(run: dense_run.Run) -> list[str]:
         ("transposed_u8", 3, 90),
         ("turned", 2, 90),
         ("uneven", 3, 90),
+        ("last_takes_rest", 3, 90),
+        pytest.param("last_takes_rest", 1, 80, marks=pytest.mark.nightly),
+        pytest.param("first_takes_rest", 2, 90, marks=pytest.mark.nightly),
+        pytest.param("my_blocks", 3, 80, marks=pytest.mark.nightly),
+        ("blocks", 2, 90),
+        pytest.param("few_blocks", 3, 90, marks=pytest.mark.nightly),  # a rank has none
         ("reshard", 2, 80),
         ("parts_of_lines", 2, 90),
         ("packed_texts", 2, 90),

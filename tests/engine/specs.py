@@ -125,6 +125,50 @@ SPREAD = """
     }"""
 """Slots that extents alone decide."""
 
+REST = """
+    shuffle rest {{
+      const most = 24, width = 3
+      index i : rows   index j : 2
+      segment row {{ x : f32[5] }}
+      layout mine[i, j] of row dense(rows, 2)
+      layout theirs[s, j] of row dense(most * ranks, 2)
+      dispatch mine[i, j] -> theirs[rank * most + i - {first}, j] on {owner}
+      combine reverse
+    }}"""
+LAST = REST.format(owner="min(i / width, ranks - 1)", first="min(i / width, ranks - 1) * width")
+FIRST = REST.format(
+    owner="max(ranks - 1 - i / width, 0)", first="min(i / width, ranks - 1) * width"
+)
+MY_BLOCKS = """
+    shuffle my_blocks {
+      const most = 24, width = 3, cycle = width * ranks
+      index i : rows   index j : 2
+      segment row { x : f32[5] }
+      layout mine[j, i] of row dense(2, rows)
+      view turned[i, j] = mine[j, i]
+      layout theirs[s, j] of row dense(most * ranks, 2)
+      dispatch turned[i, j] -> theirs[rank * most + i / cycle * width + i % width, j]
+        on i / width % ranks
+      combine reverse
+    }"""
+"""Blocks of each rank's rows: the last rank takes what is left, or the first, or all in turn."""
+
+BLOCKS = """
+    shuffle blocks {
+      const rows = 23, width = 3, cycle = width * ranks, part = cdiv(rows, ranks)
+      const left = max(min(rows % cycle - rank * width, width), 0)
+      const mine = rows / cycle * width + left
+      index i : max(min(part, rows - rank * part), 0)   index j : 2
+      segment row { x : f32[5] }
+      layout by_part[i, j] of row
+      layout in_turn[s, j] of row  dense(mine, 2)
+      route at(i) -> g = rank * part + i
+      dispatch by_part[i, j] -> in_turn[at(i) / cycle * width + at(i) % width, j]
+        on at(i) / width % ranks
+      combine reverse
+    }"""
+"""Rows that lie in uneven parts, dealt out by blocks."""
+
 MAXIMA = """
     shuffle maxima {
       index t : tokens   index k : 3   index e : 12

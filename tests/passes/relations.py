@@ -167,7 +167,8 @@ class _Expressions:
 
     def rank(self) -> str:
         """A rank, which exists."""
-        kinds = ["number", "number", "quotient", "fixed", *["table"] * (2 * len(self.tables))]
+        kinds = ["number", "number", "quotient", "fixed", "bounded"]
+        kinds += ["table"] * (2 * len(self.tables))
         match self._pick(kinds):
             case "table":
                 return self.tables[1]
@@ -176,13 +177,20 @@ class _Expressions:
             case "quotient":
                 text, divisors = self.number()
                 return f"({text}) / {self._pick(divisors)} % ranks"
+            case "bounded":
+                text, divisors = self.number()
+                return f"max(min(({text}) / {self._pick(divisors)}, ranks - 1), 0)"
         return f"({self.number()[0]}) % ranks"
 
     def slot(self) -> str:
-        """A number, divided or not, and another one."""
+        """A number, divided or bounded or not, and another one."""
         text, divisors = self.number()
         for _ in range(self.draw(st.integers(0, 2))):
-            text = f"({text}) {self._pick('/%')} {self._pick(divisors)}"
+            if self._pick([True, False, False]):
+                bound = f"{self._pick(self.divisors())} + {self.draw(st.integers(0, 12))}"
+                text = f"{self._pick(['min', 'max'])}({text}, {bound})"
+            else:
+                text = f"({text}) {self._pick('/%')} {self._pick(divisors)}"
         if self.draw(st.booleans()):
             other, divisors = self.number()
             more = f"({other}) {self._pick('/%')} {self._pick(divisors)}"

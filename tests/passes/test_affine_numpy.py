@@ -2,9 +2,9 @@
 
 A spec has some dimensions. Its source lists them in one order, with steps and first cells, and is
 divided over ranks by blocks of one of them; its target lists them in another order, and is divided
-by blocks of one, or deals it out, perhaps to be laid in tiles. What every slot must get is what
-numpy says of arrays of numbers that are sliced, transposed and split: nothing of the compiler's own
-arithmetic is in it.
+by blocks of one, of which the last or the first rank may take what is left, or deals it out by rows
+or by blocks, perhaps to be laid in tiles. What every slot must get is what numpy says of arrays of
+numbers that are sliced, transposed and split: nothing of the compiler's own arithmetic is in it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import cache
 from itertools import permutations, product
 from math import prod
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,9 @@ MAX_EXTENT = 40
 MAX_POINTS = 4000  # of a call
 NUM_SPECS = 200  # by day: most of the time goes into compiling them
 NIGHTLY_SPECS = 4000
+KINDS = ("block", "cyclic", "last", "first", "blocks")
+"""How a target is divided: by blocks, row by row in turn, by blocks of which the last rank takes
+all that are left or the first one, from behind, and by blocks in turn."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +60,10 @@ class Affine:
     divided: int
     dealt: int
     even: tuple[bool, bool]
-    cyclic: bool
+    kind: str
     flat: bool  # the target is one dimension, and places are sums of strides
     tile: int  # so many numbers of what is dealt lie innermost
+    width: int  # of blocks that are dealt or of which some are left, 0: as many as ranks have
 
     @classmethod
     def of(cls, random: Random) -> Affine:
@@ -83,29 +88,23 @@ class Affine:
             more = max(first + run - step, 0) + random.choice([0, 0, 1])
             dims[at] = Dim(extent if at in fixed else None, step, first, run, more)
         ordered_dims = tuple(dims[at] for at in range(count))
-        cyclic = random.random() < 0.5
-        tile = random.choice([1, 1, random.randint(2, 5)]) if cyclic else 1
-        return cls(ordered_dims, source, target, divided, dealt, even, cyclic, flat, tile)
+        kind = random.choice([*KINDS[:2] * 3, *KINDS[2:] * 2])
+        tile = random.choice([1, random.randint(2, 5)]) if kind == "cyclic" else 1
+        width = random.choice([0, 1, *random.choices(range(2, 12), k=3)])
+        return cls(ordered_dims, source, target, divided, dealt, even, kind, flat, tile, width)
 
     @property
     def text(self) -> str:
-        parts = [
-            f"n{at} / ranks" if is_even else f"cdiv(n{at}, ranks)"
-            for at, is_even in zip((self.divided, self.dealt), self.even, strict=True)
-        ]
         consts = [f"n{at} = {each.extent}" for at, each in enumerate(self.dims) if each.extent]
         rest = f"min(part, max(n{self.divided} - rank * part, 0))"
-        consts += [f"part = {parts[0]}", f"mine = {'part' if self.even[0] else rest}"]
+        consts += [f"part = {self._part(0)}", f"mine = {'part' if self.even[0] else rest}"]
         lengths = [f"n{at}" for at in range(len(self.dims))]
         extents = list(lengths)
         extents[self.divided] = "mine"
         numbers = [f"i{at}" for at in range(len(self.dims))]
         names = ", ".join(numbers)
         numbers[self.divided] = f"(rank * part + {numbers[self.divided]})"
-        number, share = numbers[self.dealt], f"({parts[1]})"
-        quotient, rest = [f"{number} {sign} {'ranks' if self.cyclic else share}" for sign in "/%"]
-        owner, numbers[self.dealt] = (rest, quotient) if self.cyclic else (quotient, rest)
-        lengths[self.dealt] = share
+        owner, numbers[self.dealt], lengths[self.dealt] = self._dealt(numbers[self.dealt])
         place, room = ([each[at] for at in self.target] for each in (numbers, lengths))
         if self.tile > 1:
             at = self.target.index(self.dealt)
@@ -133,6 +132,31 @@ class Affine:
         ]
         return "shuffle affine {\n  " + "\n  ".join(lines) + "\n}\n"
 
+    def _part(self, number: int) -> str:
+        """A rank's part of what is divided there."""
+        at = (self.divided, self.dealt)[number]
+        return f"n{at} / ranks" if self.even[number] else f"cdiv(n{at}, ranks)"
+
+    def _dealt(self, number: str) -> tuple[str, str, str]:
+        """The rank of a number, its place there, and how many places there are."""
+        every, part = f"n{self.dealt}", f"({self._part(1)})"
+        width = str(self.width or part)
+        largest = f"max({every} - (ranks - 1) * {width}, {width})"
+        match self.kind:
+            case "block":
+                return f"{number} / {part}", f"{number} % {part}", part
+            case "cyclic":
+                return f"{number} % ranks", f"{number} / ranks", part
+            case "last":
+                owner = f"min({number} / {width}, ranks - 1)"
+                return owner, f"{number} - {owner} * {width}", largest
+            case "first":
+                owner = f"max(ranks - 1 - {number} / {width}, 0)"
+                return owner, f"{number} - (ranks - 1 - {owner}) * {width}", largest
+        cycle = f"({width} * ranks)"
+        place = f"{number} / {cycle} * {width} + {number} % {width}"
+        return f"{number} / {width} % ranks", place, f"(cdiv({every}, {cycle}) * {width})"
+
 
 def _names(prefix: str, dims: list[str]) -> str:
     return ", ".join(f"{prefix}{at}" for at in range(len(dims)))
@@ -154,18 +178,47 @@ class Call:
         assert whole.shape[:-1] == self.extents
         targets = whole.transpose(*spec.target, len(spec.target))
         shape = [*targets.shape[:-1], spec.tile]
-        share = -(-shape[axis] // num_ranks)
-        shape[axis] = -(-share // spec.tile)
+        owned = [self._owned(rank) for rank in range(num_ranks)]
+        shape[axis] = -(-self._places() // spec.tile)
         slots = np.moveaxis(np.arange(prod(shape)).reshape(shape), (axis, -1), (0, 1))
         slots = slots.reshape(shape[axis] * spec.tile, -1)
         targets, rows = np.moveaxis(targets, axis, 0), []
         for rank in range(num_ranks):
-            block = slice(rank * share, (rank + 1) * share)
-            found = targets[slice(rank, None, num_ranks) if spec.cyclic else block]
+            found = targets[owned[rank]]
             found = found.reshape(-1, found.shape[-1])
             slot = slots[: len(found) // slots[0].size].reshape(-1, 1)
             rows.append(np.hstack([np.full_like(slot, rank), slot, found]))
         return np.concatenate(rows)
+
+    def _places(self) -> int:
+        """How many numbers of what is dealt a rank has room for."""
+        spec, count = self.spec, self.extents[self.spec.dealt]
+        width = spec.width or -(-count // self.num_ranks)
+        match spec.kind:
+            case "last" | "first":
+                return max(count - (self.num_ranks - 1) * width, width)
+            case "blocks":
+                return -(-count // (width * self.num_ranks)) * width
+        return -(-count // self.num_ranks)
+
+    def _owned(self, rank: int) -> Any:
+        """The numbers of what is dealt that a rank gets, in their order there."""
+        spec, num_ranks = self.spec, self.num_ranks
+        numbers = np.arange(self.extents[spec.dealt])
+        part = -(-len(numbers) // num_ranks)
+        width = spec.width or part
+        edges = width * np.arange(1, num_ranks)
+        match spec.kind:
+            case "block":
+                return numbers[rank * part : (rank + 1) * part]
+            case "cyclic":
+                return numbers[rank::num_ranks]
+            case "last":
+                return np.split(numbers, edges)[rank]
+            case "first":
+                return np.split(numbers, edges)[num_ranks - 1 - rank]
+        blocks = np.split(numbers, range(width, len(numbers), width))
+        return np.concatenate([numbers[:0], *blocks[rank::num_ranks]])
 
     def _part(self, rank: int) -> Rows:
         """The points of a rank by their indices: the rank, and the cells of their segments."""
@@ -235,8 +288,9 @@ def test_specs_are_of_every_kind() -> None:
     """What is drawn: all that the tests above are said to be about."""
     specs = [Affine.of(Random(seed)) for seed in range(NUM_SPECS)]
     assert {len(each.dims) for each in specs} == {1, 2, 3, 4}
-    kinds = {(each.cyclic, each.even, each.divided == each.dealt) for each in specs}
-    assert len(kinds) == 2 * 4 * 2
+    kinds = {(each.kind, any(each.even), each.divided == each.dealt) for each in specs}
+    assert len(kinds) == len(KINDS) * 2 * 2
+    assert {(each.kind, bool(each.width)) for each in specs} == {*product(KINDS, [True, False])}
     assert {each.flat for each in specs} == {True, False}
     assert {(each.tile, each.divided == each.dealt) for each in specs if each.tile > 1} == {
         *product(range(2, 6), [False, True])

@@ -134,6 +134,17 @@ TWICE = edited(PRODUCT, ("on 0", "on (t + k) % ranks"))
         (TWICE.replace("(t + k) %", "(t * ranks + k) %"), 2),
         (TWICE.replace("(t + k) % ranks", "t + k"), 0),
         (TWICE.replace("(t + k) % ranks", "t + k").replace("heads", "1"), 1),
+        (edited(PLAIN, ("out[t]", "out[min(t, 5)]")), 2),
+        (edited(PLAIN, ("out[t]", "out[max(t - rank, 0) / 4]")), 4),
+        (edited(PLAIN, ("out[t]", "out[min(t, t + rank - 3)]")), 1),
+        (edited(PLAIN, ("out[t]", "out[max(t, 0 - rank)]")), 1),
+        (edited(PLAIN, ("out[t]", "out[max(9 - t * ranks, 2)]")), 2),
+        (edited(PLAIN, ("out[t]", "out[min(t * tokens, 9)]")), 0),  # of what may be 0
+        (edited(PLAIN, ("on 0", "on min(t / 4, ranks - 1)")), 3),
+        (edited(PLAIN, ("on 0", "on max(ranks - 1 - t / 4, 0)")), 3),
+        (edited(PLAIN, ("on 0", "on t / 4 % ranks"), ("out[t]", "out[t / (4 * ranks)]")), 3),
+        (PRODUCT.replace("out[t]", "out[min(t * heads + k, 9)]"), 0),
+        (PRODUCT.replace("out[t]", "out[min(t * heads + k, 9)]").replace("heads", "4"), 4),
     ],
 )
 def test_what_is_split(text: str, num_pieces: int) -> None:
