@@ -1,6 +1,7 @@
-"""What `benchmarks/network.py` compares: the face of a contender, and fuscoc's own.
+"""What `network.py` compares: the face of a contender, and fuscoc's own.
 
-fuscoc's times include everything. ``SeparatePermutes`` is fuscoc without its fused copies.
+A call returns when its work is enqueued, or, if there is no fixed capacity, when its counts are
+known.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,8 +19,12 @@ from torch import Tensor
 
 from benchmarks.network_cases import Batch
 from fuscoc_runtime import Shuffle
-from fuscoc_runtime.engine.handle import Handle
-from fuscoc_runtime.engine.node.exact_handle import ExactHandle
+
+
+def settle(batch: Batch) -> None:
+    """Wait for all that this rank's device was given."""
+    if batch.moe.x.is_cuda:
+        torch.cuda.synchronize()
 
 
 class Clock:
@@ -43,19 +49,26 @@ class Clock:
 
 
 class Contender(ABC):
-    """Two calls to time, and what they made: ``rows`` and ``result``."""
+    """Two calls to time, and what they made: ``rows`` and ``result``.
 
-    name = ""
+    Attributes:
+        worked: what the experts made of the rows, for ``combine``; else it takes the rows.
+        waits: whether its calls wait for the GPU.
+        has_capacity: whether there may be more rows than slots.
+        window_bytes, num_bytes: of this rank, that peers can address, and that it holds from call
+            to call in all; None if that is not counted.
+    """
+
     finds_layout = False
     """Whether ``plan`` is a part of its work that its calls leave out."""
+    waits = has_capacity = False
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch, self.clock = batch, Clock()
+    def __init__(self, name: str, batch: Batch) -> None:
+        self.name, self.batch, self.clock = name, batch, Clock()
         self.rows = self.result = batch.moe.x
         self.worked: Tensor | None = None
 
-    @abstractmethod
-    def plan(self) -> None:
+    def plan(self) -> None:  # noqa: B027  # most have nothing to do
         """Find the layout, unless `dispatch` does."""
 
     @abstractmethod
@@ -69,16 +82,40 @@ class Contender(ABC):
         self.dispatch()
         self.combine()
 
+    @property
+    def window_bytes(self) -> int | None:
+        return None
+
+    @property
+    def num_bytes(self) -> int | None:
+        return None
+
+    def close(self) -> None:  # noqa: B027  # most have nothing to do
+        """Give back what it holds; collective."""
+
+    def made(self) -> list[Tensor]:
+        """What its latest calls have written."""
+        return [each for each in (self.rows, self.result) if each is not self.batch.moe.x]
+
+    def take(self, worked: Tensor) -> None:
+        """As what the experts made of the rows."""
+        self.worked = worked
+
     def verify(self) -> list[str]:
         """What is wrong with a dispatch and a combine; collective."""
         self.plan()
-        if self.rows is not self.batch.moe.x:
-            self.rows.view(torch.uint8).fill_(0xFF)
-        torch.cuda.synchronize()
+        for each in self.made():  # nothing earlier is taken for this
+            each.view(torch.uint8).fill_(0xFF)
+        settle(self.batch)
         dist.barrier()
         self.dispatch()
-        wrong = self.batch.wrong_rows(self.rows)
-        self.worked = self.batch.work(self.rows)
+        num_slots = self.batch.expected[2]
+        rows = self.rows[:num_slots] if self.has_capacity else self.rows
+        wrong = self.batch.wrong_rows(rows)
+        worked = self.rows.clone()
+        if not wrong:
+            worked[:num_slots] = self.batch.work(rows)
+        self.take(worked)
         self.combine()
         return wrong + self.batch.wrong_result(self.result)
 
@@ -96,23 +133,33 @@ class Contender(ABC):
 
 
 class Fuscoc(Contender):
-    """A compiled artifact, as a user runs it. Calls return when their work is enqueued, as those of
-    the others do."""
+    """A compiled artifact, as a user runs it, beside the caller's stream, which waits for it. Its
+    times include everything."""
 
-    handle: Handle | ExactHandle | None = None
+    def __init__(self, name: str, batch: Batch, shuffle: Shuffle, *, is_fixed: bool) -> None:
+        super().__init__(name, batch)
+        self.shuffle = shuffle
+        self.has_capacity, self.waits = is_fixed, not is_fixed
+        self.handle: Any = None
+        self._given: dict[str, Any] = {
+            "topk_idx": batch.moe.topk_idx,
+            "topk_weights": batch.moe.topk_weights,
+        }
 
-    def __init__(self, name: str, batch: Batch, shuffle: Shuffle) -> None:
-        super().__init__(batch)
-        self.name, self.shuffle = name, shuffle
-        self.dispatch()
+    @property
+    def window_bytes(self) -> int:
+        return self.shuffle.memory().window_bytes
 
-    def plan(self) -> None:
-        pass
+    @property
+    def num_bytes(self) -> int:
+        return self.shuffle.memory().num_bytes
+
+    def close(self) -> None:
+        self.shuffle.close()
 
     def dispatch(self) -> None:
-        moe = self.batch.moe
         self.rows, self.handle, done = self.shuffle.dispatch(
-            moe.x, topk_idx=moe.topk_idx, topk_weights=moe.topk_weights, async_op=True
+            self.batch.moe.x, **self._given, async_op=True
         )
         done.wait()
 
@@ -120,6 +167,11 @@ class Fuscoc(Contender):
         rows = self.rows if self.worked is None else self.worked
         self.result, done = self.shuffle.combine(rows, self.handle, async_op=True)
         done.wait()
+
+    def verify(self) -> list[str]:
+        wrong = super().verify()
+        self.shuffle.check()
+        return wrong
 
     def breakdown(self, iterations: int) -> dict[str, float]:
         """What precedes the first row is preprocessing; the rest rearranges as it communicates."""
@@ -134,112 +186,69 @@ class Fuscoc(Contender):
             total = (time.perf_counter() - started) * 1e3
             stats = self.shuffle.stats()
             assert stats is not None
-            planning = stats.planning_ms
-            parts["preprocessing"] += planning / iterations
-            parts["communication"] += (total - planning) / iterations
+            parts["preprocessing"] += stats.planning_ms / iterations
+            parts["communication"] += (total - stats.planning_ms) / iterations
         return parts
 
 
+class InLine(Fuscoc):
+    """On the caller's stream, as a step that needs its rows at once makes the calls."""
+
+    def dispatch(self) -> None:
+        self.rows, self.handle = self.shuffle.dispatch(self.batch.moe.x, **self._given)
+
+    def combine(self) -> None:
+        rows = self.rows if self.worked is None else self.worked
+        self.result = self.shuffle.combine(rows, self.handle)
+
+
 class KnownRouting(Fuscoc):
-    """The same with the handle of an earlier dispatch: its plan is for free, as the others' is."""
+    """With the handle of an earlier dispatch: its plan is for free."""
 
     def dispatch(self) -> None:
         if self.handle is None:
             super().dispatch()
-        else:
-            self.rows, self.handle, done = self.shuffle.dispatch(
-                self.batch.moe.x, handle=self.handle, async_op=True
-            )
-            done.wait()
-
-
-class SeparatePermutes(Contender):
-    """fuscoc's own hierarchical plan, carried out by index_select, NCCL and index_select; among
-    several nodes, where hosts plan."""
-
-    name = "fused copies off: NCCL + permutes on the same plan"
-
-    def __init__(self, batch: Batch, fuscoc: Fuscoc, node: dist.ProcessGroup) -> None:
-        super().__init__(batch)
-        self.fuscoc, self.node = fuscoc, node
-        self.plan()
-
-    def plan(self) -> None:
-        """The plan is fuscoc's; what a permuting implementation needs besides is derived here."""
-        self.fuscoc.dispatch()
-        assert isinstance(self.fuscoc.handle, Handle)
-        plan = self.fuscoc.handle.plan
-        lists, m = plan.lists, self.batch.topology.ranks_per_node
-        direct, forward = lists["direct"], lists["forward"]
-        self.net_token = lists["net_send"]["src_offset"]
-        self.sent, self.landed = list(plan.net_send_counts), list(plan.net_recv_counts)
-        peer = torch.cat([direct["dst_peer"], forward["dst_peer"]])
-        self.order = peer.sort(stable=True).indices
-        self.direct_token, self.forward_row = direct["src_offset"], forward["src_row"]
-        self.near_sent = torch.bincount(peer, minlength=m)
-        received = torch.empty_like(self.near_sent)
-        dist.all_to_all_single(received, self.near_sent, group=self.node)
-        self.near_sent, self.near_received = self.near_sent.tolist(), received.tolist()
-        slots = torch.cat([direct["dst_slot"], forward["dst_slot"]])[self.order]
-        self.slot = slots.new_empty(sum(self.near_received))
-        splits = self.near_received, self.near_sent
-        dist.all_to_all_single(self.slot, slots, *splits, group=self.node)
-        self.num_slots, self.copies = plan.rows.target, lists["local"]
-        # The weight of every slot, and the received row that its sum goes back with.
-        weights = self.batch.moe.topk_weights.reshape(-1)[plan.point_order]
-        found = weights.new_empty(sum(plan.point_recv_counts))
-        dist.all_to_all_single(
-            found, weights, list(plan.point_recv_counts), list(plan.point_send_counts)
+            return
+        self.rows, self.handle, done = self.shuffle.dispatch(
+            self.batch.moe.x, handle=self.handle, async_op=True
         )
-        groups = lists["reduce_direct"]
-        self.weights = weights.new_zeros(self.num_slots)
-        self.weights[groups["term_slot"]] = found
-        row = torch.full((self.num_slots,), -1, device=peer.device)
-        row[self.slot] = torch.arange(len(self.slot), device=peer.device)
-        row[self.copies["dst_slot"]] = row[self.copies["src_slot"]]
-        self.used = (row >= 0).nonzero().flatten()
-        self.row = row[self.used]
+        done.wait()
+
+
+class Captured(InLine):
+    """Each call as a graph that is replayed, and both as one."""
+
+    def __init__(self, name: str, batch: Batch, shuffle: Shuffle, *, is_fixed: bool) -> None:
+        super().__init__(name, batch, shuffle, is_fixed=is_fixed)
+        self._forth, self._back, self._both = (torch.cuda.CUDAGraph() for _ in range(3))
+        with torch.cuda.graph(self._forth, capture_error_mode="thread_local"):
+            super().dispatch()
+        self.worked = torch.zeros_like(self.rows)
+        with torch.cuda.graph(self._back, capture_error_mode="thread_local"):
+            super().combine()
+        with torch.cuda.graph(self._both, capture_error_mode="thread_local"):
+            _, handle = shuffle.dispatch(batch.moe.x, **self._given)
+            self._together = shuffle.combine(self.worked, handle)
 
     def dispatch(self) -> None:
-        x, hidden = self.batch.moe.x, self.batch.moe.x.shape[1]
-        with self.clock.part("rearrangement"):
-            packed = x[self.net_token]
-        with self.clock.part("communication"):
-            landing = x.new_empty(sum(self.landed), hidden)
-            dist.all_to_all_single(landing, packed, self.landed, self.sent)
-        with self.clock.part("rearrangement"):
-            near = torch.cat([x[self.direct_token], landing[self.forward_row]])[self.order]
-        with self.clock.part("communication"):
-            received = x.new_empty(len(self.slot), hidden)
-            splits = self.near_received, self.near_sent
-            dist.all_to_all_single(received, near, *splits, group=self.node)
-        with self.clock.part("rearrangement"):
-            self.rows = x.new_empty(self.num_slots, hidden)
-            self.rows[self.slot] = received
-            self.rows[self.copies["dst_slot"]] = self.rows[self.copies["src_slot"]]
+        self._forth.replay()
 
     def combine(self) -> None:
-        x, hidden = self.batch.moe.x, self.batch.moe.x.shape[1]
-        rows = self.rows if self.worked is None else self.worked
-        with self.clock.part("rearrangement"):
-            sums = torch.zeros(len(self.slot), hidden, device=x.device)
-            terms = rows[self.used].float() * self.weights[self.used, None]
-            sent = sums.index_add_(0, self.row, terms).to(x.dtype)
-        with self.clock.part("communication"):
-            near = x.new_empty(len(self.order), hidden)
-            splits = self.near_sent, self.near_received
-            dist.all_to_all_single(near, sent, *splits, group=self.node)
-        with self.clock.part("rearrangement"):
-            back = torch.empty_like(near)
-            back[self.order] = near
-            direct, forwarded = back.split([len(self.direct_token), len(self.forward_row)])
-            landing = torch.zeros(sum(self.landed), hidden, device=x.device)
-            packed = landing.index_add_(0, self.forward_row, forwarded.float()).to(x.dtype)
-        with self.clock.part("communication"):
-            returned = x.new_empty(sum(self.sent), hidden)
-            dist.all_to_all_single(returned, packed, self.sent, self.landed)
-        with self.clock.part("rearrangement"):
-            total = torch.zeros(x.shape, device=x.device)
-            total.index_add_(0, self.direct_token, direct.float())
-            total.index_add_(0, self.net_token, returned.float())
-            self.result = total.to(x.dtype)
+        self._back.replay()
+
+    def step(self) -> None:
+        self._both.replay()
+
+    def made(self) -> list[Tensor]:
+        return [*super().made(), self._together]
+
+    def take(self, worked: Tensor) -> None:
+        assert self.worked is not None
+        self.worked.copy_(worked)
+
+    def verify(self) -> list[str]:
+        wrong = super().verify()
+        self.step()
+        wrong += self.batch.wrong_result(self._together)
+        self.shuffle.check()
+        return wrong

@@ -1,4 +1,4 @@
-"""A dispatch and a combine between nodes beside GEMMs; a table of `network_fixed.py`.
+"""A dispatch and a combine between nodes beside GEMMs; what `network.py --gemm` adds.
 
 GEMMs of [4096, 7168] by [7168, 7168], bf16, one behind the other on a stream of their own, as many
 as take half as long again as the calls do. Everything begins behind work that keeps the GPU busy
@@ -8,18 +8,16 @@ while hosts enqueue it; times are between events, in microseconds, medians of th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 
-from benchmarks.network import HIDE_HOST_CYCLES
+from benchmarks.network_timing import HIDE_HOST_CYCLES, Call, slowest
 from benchmarks.nvlink_timing import Barrier
 
 ROWS, WIDTH = 4096, 7168
 LONGER = 1.5  # than the calls
-Call = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -93,6 +91,4 @@ def _times(
 
 def _median(times: Sequence[float]) -> float:
     """Of the slowest rank of each."""
-    found = torch.tensor(times).cuda()
-    dist.all_reduce(found, op=dist.ReduceOp.MAX)
-    return float(found.quantile(0.5))
+    return float(slowest(torch.tensor(times)).quantile(0.5))

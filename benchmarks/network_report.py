@@ -1,104 +1,74 @@
-"""The results of `benchmarks/network.py` as markdown tables and as a plot."""
+"""The results of `network.py` beside their bound, as rows of a markdown table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from fuscoc_runtime.kernels.trace import Span
+from benchmarks.network_timing import COLUMNS, Measured
 
 Entry = dict[str, Any]
+BOUND = "bound"
+BOUNDED = ("dispatch", "combine", "total", "idle")
+MEMORY = ("window MB", "MB")
+"""What peers of a rank can address, and all that it holds from call to call."""
+SHOWN = (*COLUMNS[:4], "x bound", "beyond", *COLUMNS[4:], *MEMORY)
 PARTS = ("preprocessing", "rearrangement", "communication")
-COLUMNS = ("layout_ms", "dispatch_ms", "combine_ms", "total_ms", "p10_ms", "p90_ms")
 
 
-def summarise(times: Tensor, bound: float) -> dict[str, float]:
-    """``times``: milliseconds [iterations, 3] of layout, dispatch and combine; the total is that of
-    the last two. ``bound``: of the total."""
-    total = times[:, 1:].sum(1)
-    tenth, median, ninetieth = torch.quantile(total, torch.tensor([0.1, 0.5, 0.9])).tolist()
-    layout, dispatch, combine = times.quantile(0.5, dim=0).tolist()
-    return {
-        "layout_ms": layout,
-        "dispatch_ms": dispatch,
-        "combine_ms": combine,
-        "total_ms": median,
-        "with_layout_ms": median + layout,
-        "p10_ms": tenth,
-        "p90_ms": ninetieth,
-        "bound_ms": bound,
-        "times_bound": median / bound if bound else 0.0,
-    }
+def bound_of(raw: Sequence[Measured]) -> Measured:
+    """The best of raw wires in each column that has a bound."""
+    found: Measured = dict.fromkeys(COLUMNS)
+    for column in BOUNDED:
+        found[column] = min(each[column] or 0.0 for each in raw)
+    return found
+
+
+def beside(entry: Entry, bound: Measured) -> Entry:
+    """With what the total is beyond that of the bound, and as a multiple of it."""
+    limit, total = bound["total"] or 0.0, entry["total"]
+    times = round(total / limit, 3) if limit else None
+    return {**entry, "beyond": round(total - limit, 1), "x bound": times}
+
+
+def caption(setup: Mapping[str, Any]) -> str:
+    """Hardware, wire, versions and date."""
+    return (
+        f"{setup['gpus']} x {setup['gpu']}{' under MPS' if setup['mps'] else ''} as "
+        f"{setup['topology']}; {setup['wire in words']}; torch {setup['torch']}, NCCL "
+        f"{setup['nccl']}; {setup['date']}; µs of the slowest rank, medians of "
+        f"{setup['iterations']}"
+    )
+
+
+def header() -> str:
+    titles = ("routing", "tokens", "contender", *SHOWN, "verified")
+    return "| " + " | ".join(titles) + " |\n" + "|---" * len(titles) + "|"
 
 
 def markdown(report: Sequence[Entry]) -> str:
-    """Times in milliseconds; parts of a contender are timed one after the other. What fuscoc is
-    faster by is given for the total, and for the total and the layout."""
-    lines = [
-        "| routing | tokens | contender | layout | dispatch | combine | total | p10 | p90 | "
-        "× bound | fuscoc is faster by | preprocessing / rearrangement / communication | correct |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    """Rows, then what else was measured of some."""
+    lines = []
     for entry in report:
-        numbers = " | ".join(f"{entry[column]:.2f}" for column in COLUMNS)
-        ours = next(
-            each["total_ms"]
-            for each in report
-            if each["contender"] == "fuscoc" and _case(each) == _case(entry)
-        )
-        parts = entry.get("parts")
-        faster = f"{entry['total_ms'] / ours:.2f}"
-        if entry["layout_ms"]:
-            faster += f" ({entry['with_layout_ms'] / ours:.2f} with its layout)"
-        shown = " / ".join(f"{parts.get(p, 0.0):.2f}" for p in PARTS) if parts else ""
-        lines.append(
-            f"| {entry['routing']} | {entry['num_tokens']} | {entry['contender']} | {numbers} "
-            f"| {entry['times_bound']:.2f} | {faster} | {shown} "
-            f"| {'yes' if not entry['wrong'] else entry['wrong']} |"
-        )
+        cells = [str(entry[name]) for name in ("routing", "num_tokens", "contender")]
+        cells += [_shown(name, entry.get(name)) for name in SHOWN]
+        cells.append(_verdict(entry))
+        lines.append("| " + " | ".join(cells) + " |")
+    for entry in report:
+        if "gemm" in entry:
+            found = {name: round(value, 2) for name, value in entry["gemm"].items()}
+            lines.append(f"{entry['contender']} beside GEMMs: {found}")
+        if "parts" in entry:
+            shown = " / ".join(f"{entry['parts'].get(part, 0.0):.2f}" for part in PARTS)
+            lines.append(f"{entry['contender']}, ms of {' / '.join(PARTS)}: {shown}")
     return "\n".join(lines)
 
 
-def _case(entry: Entry) -> tuple[Any, ...]:
-    return entry["routing"], entry["num_tokens"]
+def _shown(column: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.2f}" if column == "x bound" else f"{value:.0f}"
 
 
-def plot(report: Sequence[Entry], path: Path) -> None:
-    """Totals as multiples of the bound, a group of bars for each routing and size."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    cases = list(dict.fromkeys(_case(entry) for entry in report))
-    names = list(dict.fromkeys(entry["contender"] for entry in report))
-    figure, axes = plt.subplots(figsize=(2 + 2.2 * len(cases), 4.5))
-    width = 0.8 / len(names)
-    for position, name in enumerate(names):
-        found = {_case(e): e["times_bound"] for e in report if e["contender"] == name}
-        at = [i for i, case in enumerate(cases) if case in found]
-        left = [i + (position + 0.5) * width - 0.4 for i in at]
-        bars = axes.bar(left, [found[cases[i]] for i in at], width, label=name)
-        axes.bar_label(bars, fmt="%.1f", fontsize=6)
-    axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.set_xticks(range(len(cases)), [f"{kind}\n{tokens}" for kind, tokens in cases])
-    axes.set_ylabel("dispatch + combine, × bound")
-    axes.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path)
-
-
-def idle_part(spans: Sequence[Span]) -> float:
-    """The part of the time from the first begin to the last end in which no span is under way."""
-    busy, until = 0.0, float("-inf")
-    for span in sorted(spans, key=lambda each: each.begin):
-        busy += max(0.0, span.end - max(span.begin, until))
-        until = max(until, span.end)
-    if not spans:
-        return 0.0
-    total = until - min(span.begin for span in spans)
-    return 1 - busy / total if total > 0 else 0.0
+def _verdict(entry: Entry) -> str:
+    return "" if entry["is raw"] else "; ".join(entry["wrong"]) or "yes"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.network import compile_nic
+from benchmarks.network_wire import compile_nic
 
 RATE = 0.01  # GB/s, less than the slowest machine moves by itself
 BUCKET_SECONDS = 500e-6
