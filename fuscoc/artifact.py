@@ -40,7 +40,7 @@ def artifact_files(
     """Every file of a spec's artifact, by its path; the same input, the same bytes.
 
     ``bake`` enters its plans into the manifest and returns their files; ``assembler`` adds machine
-    code of the CUDA kernels.
+    code of the kernels.
     """
     files: dict[str, str] = {}
     binaries: dict[str, bytes] = {}
@@ -55,6 +55,8 @@ def artifact_files(
         if assembler is not None:
             binaries |= _cubins(item, assembler)
     manifest = build_manifest(spec, shuffles, assembler)
+    if assembler is not None and assembler.add_triton is not None:
+        binaries |= assembler.add_triton(manifest, files)
     if bake is not None:
         binaries |= bake(manifest)
     files[MANIFEST] = json.dumps(manifest, indent=2, sort_keys=True) + "\n"

@@ -40,7 +40,7 @@ def compile_source(
 ) -> Path:
     """Compile a spec into the artifact directory ``out``; see ``fuscoc.compile``.
 
-    ``assembler`` adds machine code of the CUDA kernels. ``topologies``, such as ``2x4``, are those
+    ``assembler`` adds machine code of the kernels. ``topologies``, such as ``2x4``, are those
     that static shuffles are planned for at once. Warnings are logged, unless ``when_checked`` is
     there to take them.
 

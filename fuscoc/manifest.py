@@ -29,7 +29,7 @@ from fuscoc.pipeline import compile_to_ir
 from fuscoc.program import into_json, program_json
 from fuscoc.source import SourceFile
 
-SCHEMA = 17
+SCHEMA = 18
 NOT_LOWERED = "it was lowered without them"
 
 
@@ -88,12 +88,14 @@ def with_replies(shuffles: Iterable[CompiledShuffle]) -> list[CompiledShuffle]:
 class Assembler:
     """Makes cubins for ``archs`` (such as ``sm_90``); ``headers`` tells its device headers apart.
 
-    ``assemble`` maps CUDA text and an arch to machine code.
+    ``assemble`` maps CUDA text and an arch to machine code. ``add_triton`` enters that of the
+    Triton kernels into a manifest, given with the texts of its files, and returns their files.
     """
 
     archs: tuple[str, ...]
     headers: str
     assemble: Callable[[str, str], bytes]
+    add_triton: Callable[[dict[str, Any], Mapping[str, str]], Mapping[str, bytes]] | None = None
 
 
 def cubin_file(item: CompiledShuffle, arch: str) -> str:
@@ -134,6 +136,7 @@ def build_manifest(
         "spec": {"file": PurePath(spec.path).name, "sha256": sha256(spec.text.encode())},
         "shuffles": [entry(item) for item in shuffles],
         "kernels": [kernel for item in parts for kernel in _kernels(item, unique(item))],
+        "cubins": [],
     }
 
 

@@ -19,6 +19,7 @@ HOUSE = ROOT / "runtime" / "fuscoc_runtime"
 # The only rooms of the compiler that may use the runtime: to execute artifacts, or for its words.
 EXECUTING = (
     "fuscoc/__init__.py",
+    "fuscoc/ahead.py",
     "fuscoc/bake.py",
     "fuscoc/commands/",
     "fuscoc/errors/",

@@ -7,50 +7,19 @@ than all that tests let them do.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from fuscoc_runtime.engine.node import flow_calls
-from fuscoc_runtime.engine.node.answers import ADOPTED
+from fuscoc.ahead import own_kernel
 from fuscoc_runtime.engine.node.triton_program import INSIDE
-from fuscoc_runtime.kernels.loader import Kernel, launching, load_device_kernel, load_kernel
+from fuscoc_runtime.kernels.loader import Kernel, load_kernel
+from fuscoc_runtime.kernels.own import OWN
 from fuscoc_runtime.manifest.artifact import load_artifact
-
-DEVICE_KERNELS = {
-    ("refuse", "refuse"): ("call", "ticket", "columns", "blocks"),
-    ("hop", "acknowledge"): ("call",),
-    ("hop", "tell"): ("told", "place"),
-    ("known", "again"): ("call", "number", "ticket"),
-    ("known", "agree"): ("call", "joins", "num_slots"),
-    ("known", "judge"): ("call",),
-    ("known", "tell"): (
-        "call",
-        "number",
-        "num_sources",
-        "fanout",
-        "weights",
-        "known",
-        "refuses",
-    ),
-    ("answer", "follow"): (
-        "call",
-        "num_sources",
-        "fanout",
-        "segments",
-        "known",
-        "own_sources",
-    ),
-    ("answer", "announce"): ("call",),
-    ("answer", "adopt"): ("call", "ticket", *ADOPTED[1:]),
-    **{("flows", name): arguments for name, (arguments, _) in flow_calls.KERNELS.items()},
-}
-"""Device functions that are kernels by themselves, and what they take."""
 
 
 def warm(
@@ -62,17 +31,17 @@ def warm(
     works: list[tuple[Any, str]] = [
         (path, name) for path in reversed(artifacts) for name in sorted(_kernels(path, general))
     ]
-    works += DEVICE_KERNELS
-    with pool(partial(_pretend, arch)) as workers:
-        compiling = workers.map(partial(_compile, num_ranks=num_ranks), works)
+    works += OWN
+    with pool() as workers:
+        compiling = workers.map(partial(_compile, arch=arch, num_ranks=num_ranks), works)
         return [problem for problem in compiling if problem]
 
 
-def pool(initializer: Callable[[], None] | None = None) -> ProcessPoolExecutor:
+def pool() -> ProcessPoolExecutor:
     """A process a core, which have imported what takes long."""
     context = get_context("forkserver")
     context.set_forkserver_preload(["torch", "triton", "fuscoc.driver", "tests.warm"])
-    return ProcessPoolExecutor(os.cpu_count(), context, initializer)
+    return ProcessPoolExecutor(os.cpu_count(), context)
 
 
 def _kernels(path: Path, general: bool) -> set[str]:
@@ -93,27 +62,10 @@ def _kernels(path: Path, general: bool) -> set[str]:
     return names
 
 
-def _pretend(arch: int) -> None:
-    """Let Triton see such a GPU: kernels ask what they are compiled for."""
-    from triton.backends.compiler import GPUTarget
-    from triton.runtime import driver
-
-    target = GPUTarget("cuda", arch, 32)
-    gpu: Any = SimpleNamespace(
-        get_current_device=lambda: 0,
-        get_current_stream=lambda _: 0,
-        get_current_target=lambda: target,
-    )
-    driver.set_active(gpu)
-
-
-def _compile(work: tuple[Any, str], num_ranks: int) -> str:
+def _compile(work: tuple[Any, str], arch: int, num_ranks: int) -> str:
     """As `Kernel.machine_code` does, without loading it; what goes wrong."""
     try:
-        kernel = _load(*work, num_ranks)
-        with launching(interpreted=False):
-            unused = [0] * len(kernel.spec.args)
-            kernel.function.warmup(*unused, grid=(1,), num_warps=kernel.spec.num_warps)
+        _load(*work, num_ranks).compiled(arch)
     except Exception as error:
         while error.__cause__ is not None:
             error = error.__cause__
@@ -123,9 +75,7 @@ def _compile(work: tuple[Any, str], num_ranks: int) -> str:
 
 def _load(where: Path | str, name: str, num_ranks: int) -> Kernel:
     if isinstance(where, str):
-        arguments = DEVICE_KERNELS[where, name]
-        _, num_warps = flow_calls.KERNELS.get(name, ((), 1)) if where == "flows" else ((), 1)
-        return load_device_kernel(where, name, arguments, interpreted=False, num_warps=num_warps)
+        return own_kernel(where, name)
     artifact = load_artifact(where)
     spec = artifact.kernels[name]
     code = artifact.code[spec.file]

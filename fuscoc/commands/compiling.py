@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 from click.exceptions import Exit
 
+from fuscoc.commands.cubins import assembler, tell_missing
 from fuscoc.commands.options import (
     Colour,
     Format,
@@ -29,7 +30,6 @@ from fuscoc.source import SourceFile, read_source
 
 if TYPE_CHECKING:
     from fuscoc.lang.check import Checked
-    from fuscoc.manifest import Assembler
 
 
 class Emit(StrEnum):
@@ -57,7 +57,7 @@ class Emit(StrEnum):
     "--cubin",
     multiple=True,
     metavar="sm_XY",
-    help="Add CUDA machine code for this GPU; may be repeated.",
+    help="Add machine code for this GPU; may be repeated.",
 )
 @click.option("--emit", type=OneOf(Emit), help="Print this stage instead of writing an artifact.")
 @click.option("--after", metavar="PASS", help="With --emit ir or kernels: stop after this pass.")
@@ -82,9 +82,9 @@ def compile_(
     replaced. The same spec and options give the same bytes. `fuscoc run` and `fuscoc.load` execute
     it; a machine that only does that needs no more than the package fuscoc-runtime.
 
-    A static shuffle (one that depends on no data) is planned for every --topology at once. CUDA
-    kernels are compiled where they are loaded, unless --cubin brings machine code, for which nvcc
-    or NVRTC is needed here.
+    A static shuffle (one that depends on no data) is planned for every --topology at once. Kernels
+    are compiled where they are loaded, unless --cubin brings machine code. For that Triton is
+    needed here, and for CUDA kernels nvcc or NVRTC.
 
     Exit code: 0, or 1 if the spec has errors, all of which are shown, or 2 if the command line is
     wrong.
@@ -113,12 +113,12 @@ def compile_(
         target = out if out is not None else Path("build") / spec.stem
         with _reported(source, format, color) as checked:
             driver.compile_source(
-                source, target, defines, trace, topologies, _assembler(cubin), checked.append
+                source, target, defines, trace, topologies, assembler(cubin), checked.append
             )
         if format is Format.TEXT:
             click.echo(f"{spec} -> {target}")
         if cubin:
-            _tell_missing_cubins(target)
+            tell_missing(target)
     elif emit is Emit.AST:
         click.echo(driver.emit_ast(source), nl=False)
     elif emit is Emit.IR or after is not None:
@@ -157,39 +157,3 @@ def _reported(source: SourceFile, format: Format, color: Colour) -> Iterator[lis
 
 def _print_pass(name: str, text: str) -> None:
     click.echo(f"// after {name}\n{text}")
-
-
-def _assembler(archs: Sequence[str]) -> Assembler | None:
-    """Makes the cubins that ``--cubin`` asks for; None if it asks for none."""
-    if not archs:
-        return None
-    from fuscoc.manifest import Assembler
-    from fuscoc_runtime.kernels import cuda
-
-    for arch in archs:
-        number = arch.removeprefix("sm_")
-        is_number = number != arch and number.isascii() and number.isdecimal()
-        if not is_number or int(number) < 80:
-            raise click.BadParameter(f"`{arch}` is not sm_80 or later", param_hint="--cubin")
-    try:
-        cuda.find_compiler()
-    except cuda.CudaError as error:
-        raise click.BadParameter(str(error), param_hint="--cubin") from None
-
-    def assemble(text: str, arch: str) -> bytes:
-        try:
-            return cuda.cubin(text, arch)
-        except cuda.CudaError as error:  # such as of an architecture that the compiler lacks
-            click.echo(f"error: {arch}: {error}", err=True)
-            raise Exit(1) from None
-
-    return Assembler(tuple(dict.fromkeys(archs)), cuda.headers_digest(), assemble)
-
-
-def _tell_missing_cubins(artifact: Path) -> None:
-    """Say why shuffles of an artifact have no machine code."""
-    from fuscoc_runtime import load_artifact
-
-    for shuffle in load_artifact(artifact).manifest.shuffles:
-        if shuffle.cuda is None:
-            click.echo(f"no CUDA kernels for `{shuffle.name}`: {shuffle.cuda_note}", err=True)

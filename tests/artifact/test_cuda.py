@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from fuscoc import ahead
+from fuscoc.ahead import Made
 from fuscoc.artifact import MANIFEST, artifact_files, write_artifact
 from fuscoc.cli import app
 from fuscoc.lang.checked import CheckedShuffle
@@ -119,6 +121,7 @@ def test_every_text_of_an_artifact_compiles(arch: str) -> None:
 def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "find_compiler", lambda: cuda.Compiler("nvcc", "13"))
     monkeypatch.setattr(cuda, "cubin", lambda text, arch: arch.encode())
+    monkeypatch.setattr(ahead, "compile_ahead", lambda archs, *_: dict.fromkeys(archs, Made()))
     out, runner = tmp_path / "moe", CliRunner()
     spec = str(EXAMPLES / "moe.fsc")
     done = runner.invoke(app, ["compile", spec, "-o", str(out), "--cubin", "sm_90"])

@@ -80,7 +80,7 @@ def test_a_kernel_of_an_artifact(gpu: Gpu) -> None:
     code = kernel.machine_code()
     assert vars(chosen)["_active"] is before
     assert (code.function, code.threads, code.can_follow) == (KERNEL, 64, True)
-    loaded = code._compiled.asm["cubin"]
+    loaded = gpu.calls[3][1]
     assert loaded.startswith(b"\x7fELF")
     assert gpu.calls == [
         ("cuCtxGetCurrent",),

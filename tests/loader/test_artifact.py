@@ -30,7 +30,7 @@ KERNELS = "kernels/rows.py"
 FIELD = {"name": "x", "dtype": "bf16", "shape": [16]}
 
 MANIFEST: dict[str, Any] = {
-    "schema": 17,
+    "schema": 18,
     "compiler": "0.1.0",
     "spec": {"file": "rows.fsc", "sha256": "00"},
     "shuffles": [
@@ -162,6 +162,7 @@ MANIFEST: dict[str, Any] = {
         }
         for name, emits in (("rows_relation", []), ("rows_send", ["signal"]))
     ],
+    "cubins": [],
 }
 
 
@@ -257,7 +258,7 @@ def test_digests_are_those_of_sha256sum(artifact: Path) -> None:
     subprocess.run(["sha256sum", "--check", "--strict", SUMS], cwd=artifact, check=True)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"schema": 17', "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "{", '{"schema": 18', "[" * 100_000])
 def test_a_manifest_that_is_none(artifact: Path, text: str) -> None:
     (artifact / "manifest.json").write_text(text)
     digest_anew(artifact)
@@ -268,7 +269,7 @@ def test_a_manifest_that_is_none(artifact: Path, text: str) -> None:
 @pytest.mark.parametrize("schema", [0, 1, 2, 3, "1", None])
 def test_other_schema(tmp_path: Path, schema: Any) -> None:
     root = write_artifact(tmp_path / "other", {**MANIFEST, "schema": schema})
-    told = rf"has schema {schema}; this runtime reads schema 17"
+    told = rf"has schema {schema}; this runtime reads schema 18"
     with pytest.raises(ArtifactError, match=told):
         load_artifact(root)
     (root / SUMS).unlink()  # which earlier ones did not have

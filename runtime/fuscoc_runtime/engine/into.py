@@ -19,7 +19,8 @@ from torch import Tensor
 from fuscoc_runtime.engine.arguments import Checker, Shape, materialised
 from fuscoc_runtime.engine.row_kernels import claim_places, settle_places
 from fuscoc_runtime.errors import FuscoRuntimeError, PlaceOverlapError, PlaceRangeError
-from fuscoc_runtime.kernels.loader import address, load_kernel
+from fuscoc_runtime.kernels.loader import address
+from fuscoc_runtime.kernels.stored import kernel_of
 from fuscoc_runtime.kernels.trace import Tracer
 from fuscoc_runtime.kernels.traced import traced
 from fuscoc_runtime.manifest.artifact import Artifact
@@ -78,10 +79,8 @@ class Into:
             self.spec.declared, combine=shuffle.declared.combine, casts=shuffle.declared.casts
         )
         self._checker = Checker(replace(shuffle, declared=declared), rank, num_ranks, device)
-        kernel = artifact.kernels[self.spec.kernel]
-        path, code = artifact.kernel_file(kernel), artifact.code[kernel.file]
-        loaded = load_kernel(path, kernel, code, interpreted=device.type == "cpu")
-        self._kernel = traced(loaded, tracer)
+        kernel = kernel_of(artifact, self.spec.kernel, interpreted=device.type == "cpu")
+        self._kernel = traced(kernel, tracer)
         self.latest: Tensor | None = None
         self._lost = torch.zeros(2, dtype=torch.int64, device=device)
 

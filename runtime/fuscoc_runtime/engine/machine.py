@@ -14,7 +14,8 @@ from fuscoc_runtime.engine.arguments import Checker
 from fuscoc_runtime.engine.places import Places
 from fuscoc_runtime.engine.row_fields import row_fields
 from fuscoc_runtime.engine.waits import Waits
-from fuscoc_runtime.kernels.loader import Kernel, load_kernel
+from fuscoc_runtime.kernels.loader import Kernel
+from fuscoc_runtime.kernels.stored import kernel_of
 from fuscoc_runtime.kernels.trace import Tracer
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.program import Program
@@ -103,7 +104,8 @@ class Machine:
         self.tracer = tracer or Tracer(rank, device, enabled=False)
         self._epochs: Counter[int] = Counter()
         self._kernels = {
-            name: _load(artifact, name, device) for name in _kernel_names(shuffle.program)
+            name: kernel_of(artifact, name, interpreted=device.type == "cpu")
+            for name in _kernel_names(shuffle.program)
         }
         self.waits = Waits([step.kernel for step in shuffle.program.launches if step.wait], device)
         self.places = {
@@ -166,9 +168,3 @@ def _kernel_names(program: Program) -> list[str]:
     relation = program.relation
     extents = [relation.extents_kernel] if relation.extents_kernel is not None else []
     return [relation.kernel, *extents, *(step.kernel for step in program.launches)]
-
-
-def _load(artifact: Artifact, name: str, device: torch.device) -> Kernel:
-    spec = artifact.kernels[name]
-    path, code = artifact.kernel_file(spec), artifact.code[spec.file]
-    return load_kernel(path, spec, code, interpreted=device.type == "cpu")

@@ -65,4 +65,4 @@ def _compiled(
         made = function.warmup(*arguments, grid=(1,), num_warps=num_warps)
     kinds = enumerate(made.src.signature.values())
     positions = tuple(position for position, kind in kinds if kind != "constexpr")
-    return MachineCode(made, len(positions)), positions
+    return MachineCode.compiled(made, len(positions)), positions

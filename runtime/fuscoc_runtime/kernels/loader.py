@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import linecache
+import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -19,7 +20,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fuscoc_runtime.kernels import device
+from fuscoc_runtime.kernels.binaries import Binary
 from fuscoc_runtime.kernels.interpreter import interpreting
+from fuscoc_runtime.kernels.own import OWN
 from fuscoc_runtime.manifest.schema import KernelArg, KernelSpec
 from fuscoc_runtime.room import LEAST
 
@@ -36,6 +39,8 @@ TRITON_HINT = (
 
 PLACEHOLDER_ADDRESS = 1 << 40
 
+_log = logging.getLogger("fuscoc.runtime")
+
 
 class KernelError(RuntimeError):
     """A kernel could not be loaded, or its arguments do not match its manifest entry."""
@@ -46,12 +51,14 @@ class Kernel:
     """A kernel of an artifact, ready to launch.
 
     Its parameters are those of ``spec``, in that order: int64, and not specialised by value, so
-    there is one machine code for each device.
+    there is one machine code for each device. For GPUs that ``binaries`` names, such as ``sm_90``,
+    it has been compiled.
     """
 
     spec: KernelSpec
     function: Any
     interpreted: bool
+    binaries: Mapping[str, Binary] = field(default_factory=dict)
     _codes: dict[int, MachineCode] = field(default_factory=dict)  # by device
 
     def launch(self, values: Mapping[str, int], num_programs: int) -> None:
@@ -88,7 +95,7 @@ class Kernel:
         self.machine_code().start(arguments, num_programs)
 
     def compile(self) -> None:
-        """Compile and load for the current device: then even the first launch can be captured."""
+        """Load, compiled, for the current device: then even the first launch can be captured."""
         if not self.interpreted:
             self.machine_code()
 
@@ -102,16 +109,37 @@ class Kernel:
         import torch
 
         from fuscoc_runtime.kernels.machine_code import MachineCode
-        from fuscoc_runtime.kernels.triton_driver import compiling
 
         device = torch.cuda.current_device()
         code = self._codes.get(device)
         if code is None:
-            unused = [0] * len(self.spec.args)
-            with launching(interpreted=False), compiling():
-                made = self.function.warmup(*unused, grid=(1,), num_warps=self.spec.num_warps)
-            code = self._codes[device] = MachineCode(made, len(unused))
+            code = self._stored() or MachineCode.compiled(self.compiled(), len(self.spec.args))
+            self._codes[device] = code
         return code
+
+    def compiled(self, capability: int | None = None) -> Any:
+        """What Triton makes of it, for the current device or one of such a ``capability``."""
+        from fuscoc_runtime.kernels.triton_driver import compiling
+
+        unused = [0] * len(self.spec.args)
+        with launching(interpreted=False), compiling(capability):
+            return self.function.warmup(*unused, grid=(1,), num_warps=self.spec.num_warps)
+
+    def _stored(self) -> MachineCode | None:
+        """What need not be compiled, unless the driver refuses it, as one may that is older than
+        the assembler."""
+        import torch
+
+        from fuscoc_runtime.kernels.machine_code import MachineCode
+
+        arch = "sm_{}{}".format(*torch.cuda.get_device_capability()) if self.binaries else ""
+        if arch not in self.binaries:
+            return None
+        try:
+            return MachineCode(self.binaries[arch], len(self.spec.args))
+        except RuntimeError as error:
+            _log.warning("%s is compiled anew for %s: %s", self.spec.name, arch, error)
+            return None
 
 
 def load_kernel(
@@ -122,9 +150,11 @@ def load_kernel(
     interpreted: bool,
     room: int = LEAST,
     num_ranks: int = 1,
+    binaries: Mapping[str, Binary] | None = None,
 ) -> Kernel:
     """Load a kernel from its module, whose text is ``code``; the file ``path`` is not read. It has
-    ``room`` for so many ranks of a node, and is for ``num_ranks`` of all nodes.
+    ``room`` for so many ranks of a node, and is for ``num_ranks`` of all nodes. ``binaries`` are
+    those of this very text, room and number of ranks.
 
     Every text is executed once for each mode and these numbers: compiling into the same directory
     again makes new modules, and kernels of the old ones stay what they were.
@@ -139,7 +169,7 @@ def load_kernel(
         raise KernelError(f"{path} has no kernel {spec.function}")
     if function.arg_names != [arg.name for arg in spec.args]:
         raise KernelError(f"{path}: {spec.function} takes {', '.join(function.arg_names)}")
-    return Kernel(spec, function, interpreted)
+    return Kernel(spec, function, interpreted, binaries or {})
 
 
 @cache
@@ -155,13 +185,14 @@ def load_device_kernel(
     arguments: Sequence[str],
     *,
     interpreted: bool,
-    num_warps: int = 1,
     room: int = LEAST,
+    binaries: Mapping[str, Binary] | None = None,
 ) -> Kernel:
-    """A kernel of ``fuscoc_runtime.kernels.device``."""
+    """A kernel of ``fuscoc_runtime.kernels.device``, one of `OWN`."""
     function = getattr(device_module(module, interpreted=interpreted, room=room), name)
     args = tuple(KernelArg(argument, "address", argument) for argument in arguments)
-    return Kernel(KernelSpec(name, "", name, args, num_warps, ()), function, interpreted)
+    spec = KernelSpec(name, "", name, args, OWN[module, name], ())
+    return Kernel(spec, function, interpreted, binaries or {})
 
 
 @cache

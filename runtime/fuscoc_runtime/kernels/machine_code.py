@@ -1,4 +1,4 @@
-"""Launch a compiled Triton kernel by the driver's own call.
+"""Launch the machine code of a Triton kernel by the driver's own call.
 
 Triton's launcher looks for the stream, hooks and scratch memory anew each time, in Python: 12 us a
 launch, and about 50 where other work has displaced it from the caches, as in any real step.
@@ -14,47 +14,49 @@ from typing import Any
 import torch
 
 from fuscoc_runtime.kernels import driver, triton_driver
-
-WARP_THREADS = 32
+from fuscoc_runtime.kernels.binaries import Binary, binary_of
 
 NUM_SCRATCH = 2
 """Addresses behind a Triton kernel's own parameters: scratch memory, for those that need some."""
 
 
 class MachineCode:
-    """A kernel of Triton on the current device, all of whose parameters are integers, of 64 bits or
-    of the lower ones of these, and addresses.
+    """A kernel of Triton, loaded on the current device.
 
     Attributes:
         function: the driver's own.
-        threads, shared_bytes: of a program.
-        can_follow: whether it waits by itself for what its stream has before it.
+        threads, shared_bytes, can_follow: as of a `Binary`.
     """
 
-    def __init__(self, compiled: Any, num_arguments: int) -> None:
-        """``compiled`` is what ``warmup`` returned."""
-        metadata = compiled.metadata
-        kinds = [kind for kind in compiled.src.signature.values() if kind != "constexpr"]
-        assert len(kinds) == num_arguments, kinds
-        assert all(kind[0] == "*" or kind in ("i32", "i64") for kind in kinds), kinds
-        assert not metadata.global_scratch_size, "a kernel that needs memory of its own"
-        if triton_driver.can_be_compiled():
-            _ = compiled.run  # loads it
-            self.function = compiled.function
+    def __init__(self, binary: Binary, num_arguments: int, loaded: Any = None) -> None:
+        """``loaded`` is what Triton has loaded of it, if it has.
+
+        Raises:
+            RuntimeError: the driver refuses.
+        """
+        if loaded is None:
+            self.function = triton_driver.load(binary.code, binary.symbol, binary.shared_bytes)
         else:
-            self.function = triton_driver.load(compiled.kernel, metadata.name, metadata.shared)
-        self._compiled = compiled  # keeps what it has loaded
-        self.shared_bytes = metadata.shared
-        self.threads = metadata.num_warps * WARP_THREADS
+            self.function = loaded.function
+        self._loaded = loaded  # keeps it loaded
+        self.shared_bytes, self.threads = binary.shared_bytes, binary.threads
+        self.can_follow = binary.can_follow
         self._device = torch.cuda.current_device()
-        # Code from a cache may have been made where `sync.follow` knew of no device.
-        self.can_follow = "griddepcontrol.wait" in compiled.asm["ptx"]
         self._num_arguments = num_arguments
         self._values: Any = (ctypes.c_int64 * (num_arguments + NUM_SCRATCH))()
         first, size = ctypes.addressof(self._values), ctypes.sizeof(ctypes.c_int64)
         places = range(first, first + len(self._values) * size, size)
         self._places = (ctypes.c_void_p * len(places))(*places)
         self._lock = Lock()  # of the arguments
+
+    @classmethod
+    def compiled(cls, compiled: Any, num_arguments: int) -> MachineCode:
+        """Of what ``warmup`` returned."""
+        binary = binary_of(compiled, num_arguments)
+        if not triton_driver.can_be_compiled():
+            return cls(binary, num_arguments)
+        _ = compiled.run  # loads it
+        return cls(binary, num_arguments, compiled)
 
     @property
     def resident(self) -> int:

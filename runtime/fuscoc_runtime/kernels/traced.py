@@ -34,7 +34,8 @@ def traced(kernel: Kernel, tracer: Tracer | None) -> Kernel:
     """A kernel whose launches are spans, if there is a tracer."""
     if tracer is None:
         return kernel
-    return _TracedKernel(kernel.spec, kernel.function, kernel.interpreted, tracer=tracer)
+    given = kernel.spec, kernel.function, kernel.interpreted, kernel.binaries
+    return _TracedKernel(*given, tracer=tracer)
 
 
 def traced_cuda(

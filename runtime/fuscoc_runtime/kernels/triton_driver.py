@@ -1,4 +1,4 @@
-"""What Triton's own driver does, on a machine that has no C compiler.
+"""What Triton's own driver does, on a machine that has no C compiler, or not the GPU.
 
 Triton compiles a module of C that calls the GPU's driver, and some versions a launcher for each
 signature. Whoever launches machine code by the driver's own call needs neither.
@@ -29,16 +29,19 @@ def can_be_compiled() -> bool:
 
 
 @contextmanager
-def compiling() -> Iterator[None]:
+def compiling(capability: int | None = None) -> Iterator[None]:
     """Let Triton compile kernels in the enclosed code, and not load them, also where its driver
-    cannot be compiled. By one thread at a time; others have Triton's own."""
-    if can_be_compiled():
+    cannot be compiled: for the current GPU, or for those of a ``capability`` such as 90, which need
+    not be here. By one thread at a time; others have Triton's own."""
+    if capability is None and can_be_compiled():
         yield
         return
     from triton.runtime import driver as chosen
 
     before = vars(chosen)["_active"]
-    chosen.set_active(_OfThisThread(chosen))
+    chosen.set_active(
+        _OfThisThread(chosen, _current() if capability is None else _absent(capability))
+    )
     try:
         yield
     finally:
@@ -48,23 +51,32 @@ def compiling() -> Iterator[None]:
 class _OfThisThread:
     """What a compilation asks for, to the thread that made this; to others what Triton makes."""
 
-    def __init__(self, chosen: Any) -> None:
-        self._chosen, self._thread = chosen, get_ident()
-        self._ours = SimpleNamespace(
-            get_current_device=torch.cuda.current_device,
-            get_current_stream=lambda device: 0,
-            get_current_target=_target,
-        )
+    def __init__(self, chosen: Any, ours: SimpleNamespace) -> None:
+        self._chosen, self._ours, self._thread = chosen, ours, get_ident()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ours if get_ident() == self._thread else self._chosen.default, name)
 
 
-def _target() -> Any:
+def _current() -> SimpleNamespace:
+    major, minor = torch.cuda.get_device_capability()
+    return _gpu(torch.cuda.current_device(), major * 10 + minor)
+
+
+def _absent(capability: int) -> SimpleNamespace:
+    """With a number that no device has: by it Triton remembers what it has compiled."""
+    return _gpu(-capability, capability)
+
+
+def _gpu(device: int, capability: int) -> SimpleNamespace:
     from triton.backends.compiler import GPUTarget
 
-    major, minor = torch.cuda.get_device_capability()
-    return GPUTarget("cuda", major * 10 + minor, 32)
+    target = GPUTarget("cuda", capability, 32)
+    return SimpleNamespace(
+        get_current_device=lambda: device,
+        get_current_stream=lambda device: 0,
+        get_current_target=lambda: target,
+    )
 
 
 def load(code: bytes, name: str, shared_bytes: int) -> int:

@@ -20,7 +20,7 @@ from fuscoc_runtime.manifest.decode import DecodeError, decode
 from fuscoc_runtime.manifest.program import PathSpec
 from fuscoc_runtime.manifest.schema import KernelSpec, Manifest, ShuffleSpec
 
-SCHEMA = 17
+SCHEMA = 18
 MANIFEST = "manifest.json"
 SUMS = "SHA256SUMS"
 MISSING = "is missing: compile it again"
@@ -148,6 +148,7 @@ def _read(root: Path, name: str) -> bytes | None:
 
 def _files_of_kernels(manifest: Manifest) -> set[str]:
     names = {kernel.file for kernel in manifest.kernels}
+    names |= {file for cubins in manifest.cubins for file in cubins.files}
     for shuffle in manifest.parts:
         for variant in shuffle.cuda.variants if shuffle.cuda is not None else ():
             names |= {variant.file, *(cubin.file for cubin in variant.cubins)}
@@ -158,9 +159,10 @@ def _check_references(
     root: Path, manifest: Manifest, kernels: Mapping[str, KernelSpec], files: Collection[str]
 ) -> None:
     """Every kernel that a shuffle names exists; every file that is named has a known sha256."""
-    for kernel in manifest.kernels:
-        if kernel.file not in files:
-            raise ArtifactError(str(root / MANIFEST), _undigested(kernel.file))
+    machine_code = (file for cubins in manifest.cubins for file in cubins.files)
+    for file in (*(kernel.file for kernel in manifest.kernels), *machine_code):
+        if file not in files:
+            raise ArtifactError(str(root / MANIFEST), _undigested(file))
     for shuffle in manifest.parts:
         variants = shuffle.cuda.variants if shuffle.cuda is not None else ()
         cubins = (cubin.file for variant in variants for cubin in variant.cubins)

@@ -245,6 +245,36 @@ class KernelSpec:
 
 
 @dataclass(frozen=True)
+class KernelCubin:
+    """Machine code of a Triton kernel: the function ``symbol`` in ``file``, a program of which has
+    so many threads and bytes of shared memory. If it ``follows``, it waits by itself for what its
+    stream has before it."""
+
+    file: str
+    symbol: str
+    threads: int
+    shared_bytes: int
+    follows: bool
+
+
+@dataclass(frozen=True)
+class KernelCubins:
+    """Machine code of Triton kernels for the GPU ``arch``, with room for up to 8 ranks of a node,
+    made with the device functions of that digest: of ``kernels`` by name, and of the ``own`` ones
+    of the runtime, ``module.name``."""
+
+    arch: str
+    device: str
+    kernels: Mapping[str, KernelCubin]
+    own: Mapping[str, KernelCubin]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Of all kernels."""
+        return tuple(each.file for each in (*self.kernels.values(), *self.own.values()))
+
+
+@dataclass(frozen=True)
 class SpecSource:
     """The ``.fsc`` that was compiled."""
 
@@ -261,6 +291,7 @@ class Manifest:
     spec: SpecSource
     shuffles: tuple[ShuffleSpec, ...]
     kernels: tuple[KernelSpec, ...]
+    cubins: tuple[KernelCubins, ...]
 
     @property
     def parts(self) -> tuple[ShuffleSpec, ...]:

@@ -30,12 +30,12 @@ from fuscoc_runtime.kernels.loader import Kernel, address
 from fuscoc_runtime.room import num_rank_words
 
 KERNELS = {
-    "number": (("call", "has_landed", "fanout", "answered", "numbers", "counts"), 8),
-    "share": (("call", "own", "landed", "width", "bases", "told", "stamp"), 1),
-    "pass_by": (("call", "follows", "returns"), 1),
-    "settle": (("own", "others", "num_nodes", "stride", "num_ranks", "parts"), 4),
+    "number": ("call", "has_landed", "fanout", "answered", "numbers", "counts"),
+    "share": ("call", "own", "landed", "width", "bases", "told", "stamp"),
+    "pass_by": ("call", "follows", "returns"),
+    "settle": ("own", "others", "num_nodes", "stride", "num_ranks", "parts"),
 }
-"""Of kernels/device/flows.py, what they are given, and warps of a program."""
+"""Of kernels/device/flows.py, what they are given."""
 SETTLING = {
     "own": "numbers.own", "others": "numbers.others", "num_nodes": "nodes", "stride": "places",
     "num_ranks": "ranks_of_node", "parts": "flow_parts",
@@ -47,7 +47,7 @@ ROWS_ALONE = -2
 
 def flow_kernels(program: TritonProgram) -> dict[str, Kernel]:
     """Those of kernels/device/flows.py, compiled."""
-    return {name: program.load("flows", name, *each) for name, each in KERNELS.items()}
+    return {name: program.load("flows", name, each) for name, each in KERNELS.items()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,8 @@ from fuscoc_runtime.engine import sizes
 from fuscoc_runtime.engine.arguments import Arguments, Checker
 from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.state import NodeKernels
-from fuscoc_runtime.kernels.loader import Kernel, address, load_device_kernel, load_kernel
+from fuscoc_runtime.kernels.loader import Kernel, address
+from fuscoc_runtime.kernels.stored import kernel_of, own_kernel
 from fuscoc_runtime.kernels.trace import Tracer
 from fuscoc_runtime.kernels.traced import traced
 from fuscoc_runtime.manifest.artifact import Artifact
@@ -22,7 +23,7 @@ from fuscoc_runtime.manifest.schema import ShuffleSpec
 MAX_PROGRAMS = 256
 """Of the kernel of extents, which go through further outer indices in turn."""
 
-POINTS_AT_ONCE, NUM_WARPS = 1024, 4
+POINTS_AT_ONCE = 1024
 """Of a program of ``kernels/device/ragged.py``."""
 
 ADDED_UP = (
@@ -93,9 +94,8 @@ class Extents:
         tracer: Tracer | None = None,
     ) -> None:
         assert relation.extents_kernel is not None
-        spec = artifact.kernels[relation.extents_kernel]
-        path, code = artifact.kernel_file(spec), artifact.code[spec.file]
-        kernel = load_kernel(path, spec, code, interpreted=device.type == "cpu")
+        interpreted = device.type == "cpu"
+        kernel = kernel_of(artifact, relation.extents_kernel, interpreted=interpreted)
         self._kernel = traced(kernel, tracer)
         self._kernel.compile()  # so that even the first launch can be captured
         self._block = relation.block
@@ -114,6 +114,7 @@ class RaggedEvaluator:
 
     def __init__(
         self,
+        artifact: Artifact,
         extents: Extents,
         max_sources: int,
         fanout: int,
@@ -122,9 +123,12 @@ class RaggedEvaluator:
     ) -> None:
         self._extents, self._state = extents, state
         self._room, self._fanout = max_sources * fanout, fanout
-        self._add_up = _device_kernel("add_up", ADDED_UP, state.device, tracer)
-        self._spread = _device_kernel("spread", SPREAD, state.device, tracer)
-        self._drop = _device_kernel("drop", ("totals", "routing"), state.device, tracer)
+
+        def load(name: str, arguments: Sequence[str]) -> Kernel:
+            return _own(artifact, name, arguments, state.device, tracer)
+
+        self._add_up, self._spread = load("add_up", ADDED_UP), load("spread", SPREAD)
+        self._drop = load("drop", ("totals", "routing"))
 
     def evaluate(self, checker: Checker, arguments: Arguments) -> RaggedSizes | None:
         """Only enqueues work. None if there is no outer index, and so no segment.
@@ -163,15 +167,17 @@ class RaggedEvaluator:
         self._drop.start([address(sizes.totals), address(launched.routing)], 1)
 
 
-def _device_kernel(
-    name: str, arguments: Sequence[str], device: torch.device, tracer: Tracer | None
+def _own(
+    artifact: Artifact,
+    name: str,
+    arguments: Sequence[str],
+    device: torch.device,
+    tracer: Tracer | None,
 ) -> Kernel:
     """One of ``kernels/device/ragged.py``, compiled, so that even its first launch can be
     captured."""
-    is_interpreted = device.type == "cpu"
-    kernel = load_device_kernel(
-        "ragged", name, arguments, interpreted=is_interpreted, num_warps=NUM_WARPS
-    )
+    interpreted = device.type == "cpu"
+    kernel = own_kernel(artifact, "ragged", name, arguments, interpreted=interpreted)
     kernel.compile()
     return traced(kernel, tracer)
 
@@ -187,4 +193,5 @@ def ragged_evaluator(
         return EntryEvaluator(node.max_entries)
     extents = Extents(artifact, program.relation, node.state.device, tracer)
     max_sources = node.limits.max_sources
-    return RaggedEvaluator(extents, max_sources, program.fanout, node.state, tracer)
+    fanout, state = program.fanout, node.state
+    return RaggedEvaluator(artifact, extents, max_sources, fanout, state, tracer)

@@ -17,13 +17,7 @@ from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.rails import Rails
 from fuscoc_runtime.comm.windows import Allocate, allocator
 from fuscoc_runtime.engine.node.prepared import Prepared
-from fuscoc_runtime.engine.node.ragged import (
-    LEFT_OUT,
-    NUM_WARPS,
-    POINTS_AT_ONCE,
-    EntrySizes,
-    RaggedSizes,
-)
+from fuscoc_runtime.engine.node.ragged import LEFT_OUT, POINTS_AT_ONCE, EntrySizes, RaggedSizes
 from fuscoc_runtime.engine.node.rings import HandleRings, Launched, RingEntry
 from fuscoc_runtime.engine.node.schedule import Programs
 from fuscoc_runtime.engine.node.state import Limits, new_state
@@ -82,7 +76,7 @@ class TritonNode:
             raise ValueError(f"a capacity of {limits.capacity} is beyond {most}")
         self._device, self._interpreted = members.device, self._program.interpreted
         if shuffle.program.relation.extents_kernel is not None:
-            self._leave_out = self._program.load("ragged", "leave_out", LEFT_OUT, NUM_WARPS)
+            self._leave_out = self._program.load("ragged", "leave_out", LEFT_OUT)
         members.meet("opening")  # a rank that has no kernels does not come
         self._memory = self._new_memory(allocator(members))
         self.rows = self._memory.rows

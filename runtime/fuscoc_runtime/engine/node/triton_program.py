@@ -14,13 +14,8 @@ from fuscoc_runtime.engine.node.rings import Launched
 from fuscoc_runtime.engine.node.schedule import Programs, model_programs
 from fuscoc_runtime.engine.node.state import bits_of_cells
 from fuscoc_runtime.kernels.commands import Command, CommandList, Launch
-from fuscoc_runtime.kernels.loader import (
-    Kernel,
-    address,
-    device_module,
-    load_device_kernel,
-    load_kernel,
-)
+from fuscoc_runtime.kernels.loader import Kernel, address, device_module
+from fuscoc_runtime.kernels.stored import kernel_of, own_kernel
 from fuscoc_runtime.kernels.traced import command_list, traced
 from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
@@ -70,7 +65,7 @@ class TritonProgram:
         lends: bool = False,
     ) -> None:
         """``lends``: with the kernel of results that may be lent."""
-        self.shuffle, self.spec, self.members = shuffle, spec, members
+        self.shuffle, self.spec, self.members, self._artifact = shuffle, spec, members, artifact
         topology = members.topology
         self.device, self.num_ranks = members.device, topology.ranks_per_node
         self.rank, self.num_nodes = topology.local_rank(members.rank), topology.num_nodes
@@ -88,11 +83,11 @@ class TritonProgram:
         if "sort" in spec.kernels and self.num_nodes > 1:
             unused = {*unused, "exchange"}
         roles = spec.kernels.keys() - unused
-        self.kernels = {role: self._load(artifact, spec.kernels[role]) for role in sorted(roles)}
+        self.kernels = {role: self._load(spec.kernels[role]) for role in sorted(roles)}
         self._resident = self.kernels["sort"].resident if self.sorts else 0
         relation = program.relation.kernel
-        is_fused = self.sorts or spec.pieces is not None or self._packs(artifact)
-        self.relation = None if is_fused else self._load(artifact, relation)
+        is_fused = self.sorts or spec.pieces is not None or self._packs()
+        self.relation = None if is_fused else self._load(relation)
         self._refuse = self.load("refuse", "refuse", ("call", "ticket", "columns", "blocks"))
         for kernel in (self.relation, *self.kernels.values()):
             if kernel is not None:
@@ -125,14 +120,14 @@ class TritonProgram:
         fanout = self.shuffle.program.fanout
         return model_programs(self.device, num_sms, combine_an_sm, row_bytes, fanout)
 
-    def load(self, module: str, name: str, arguments: Sequence[str], num_warps: int = 1) -> Kernel:
+    def load(self, module: str, name: str, arguments: Sequence[str]) -> Kernel:
         """A device function that is a kernel by itself, compiled."""
-        kernel = load_device_kernel(
+        kernel = own_kernel(
+            self._artifact,
             module,
             name,
             arguments,
             interpreted=self.interpreted,
-            num_warps=num_warps,
             room=self.room,
         )
         kernel.compile()
@@ -323,18 +318,20 @@ class TritonProgram:
         ticket, num_sources = handle.entry.ticket, handle.num_sources
         return {"call": table, "ticket": ticket, "num_sources": num_sources, "weights": weights}
 
-    def _packs(self, artifact: Artifact) -> bool:
+    def _packs(self) -> bool:
         """Whether what packs slabs evaluates the relation, which asks how many ranks there are."""
         if self.num_nodes == 1:
             return False
-        given = {each.value for each in artifact.kernels[self.spec.kernels["pack"]].args}
+        given = {each.value for each in self._artifact.kernels[self.spec.kernels["pack"]].args}
         return "extent.ranks" in given
 
-    def _load(self, artifact: Artifact, name: str) -> Kernel:
-        spec = artifact.kernels[name]
-        path, code = artifact.kernel_file(spec), artifact.code[spec.file]
+    def _load(self, name: str) -> Kernel:
         num_ranks = self.members.topology.num_ranks
-        kernel = load_kernel(
-            path, spec, code, interpreted=self.interpreted, room=self.room, num_ranks=num_ranks
+        kernel = kernel_of(
+            self._artifact,
+            name,
+            interpreted=self.interpreted,
+            room=self.room,
+            num_ranks=num_ranks,
         )
         return traced(kernel, self.members.tracer)
