@@ -139,13 +139,25 @@ def one_call(
     A rank that finds something goes on, so that the others need not wait for it.
     """
     shuffle = opens(group, artifact, **options)
+    data = ranks[shuffle.rank]
+    handle, wrong = dispatched(shuffle, data, expected, {**data.inputs, **data.extents})
+    wrong += combined(shuffle, expected, handle)
+    if (said := said_by(shuffle.check)) != "no error":
+        wrong.append(said)
+    shuffle.close()
+    return wrong
+
+
+def dispatched(
+    shuffle: Shuffle, data: RankData, expected: Expected, given: Mapping[str, Any]
+) -> tuple[Any, list[str]]:
+    """A dispatch of what a rank has, beside what else it is ``given``: its handle, and how rows
+    differ from those ``expected``."""
     rank, spec = shuffle.rank, shuffle.spec
-    data, own = ranks[rank], expected.rows[rank]
-    wrong = []
+    own = expected.rows[rank]
     beside = memory_arguments(spec, data)
-    rows, handle = shuffle.dispatch(**{**data.source, **data.inputs, **data.extents, **beside})
-    num_slots = len(own.written)
-    num_rows = own.num_rows if spec.program.is_compact else num_slots
+    rows, handle = shuffle.dispatch(**{**data.source, **given, **beside})
+    num_rows = own.num_rows if spec.program.is_compact else len(own.written)
     fields = by_field(rows, spec.declared.fields[0].name)
     try:
         if expected.memory is not None:  # which dispatch has returned
@@ -153,19 +165,26 @@ def one_call(
         else:
             check_rows(own, {name: each[:num_rows] for name, each in fields.items()}, handle)
     except MismatchError as error:
-        wrong.append(str(error))
-    if expected.results is not None:
-        worked = work_on(spec, own.fields, own.written, slot_keys(own))
-        outputs = filled_up(worked, handle.num_slots)
-        result = shuffle.combine(outputs, handle)
-        try:
-            check_result(expected.results[rank], by_field(result, next(iter(outputs))))
-        except MismatchError as error:
-            wrong.append(str(error))
-    if (said := said_by(shuffle.check)) != "no error":
-        wrong.append(said)
-    shuffle.close()
-    return wrong
+        return handle, [str(error)]
+    return handle, []
+
+
+def combined(
+    shuffle: Shuffle, expected: Expected, handle: Any, late: Mapping[str, Tensor] | None = None
+) -> list[str]:
+    """How a combine, if there is one, differs from what is ``expected``; with weights that come
+    ``late``."""
+    if expected.results is None:
+        return []
+    own = expected.rows[shuffle.rank]
+    worked = work_on(shuffle.spec, own.fields, own.written, slot_keys(own))
+    outputs = filled_up(worked, handle.num_slots)
+    result = shuffle.combine(outputs, handle, **(late or {}))
+    try:
+        check_result(expected.results[shuffle.rank], by_field(result, next(iter(outputs))))
+    except MismatchError as error:
+        return [str(error)]
+    return []
 
 
 def bits(tensor: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ routing and for the ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -27,10 +27,10 @@ from fuscoc.testing.points import points_of
 from fuscoc.testing.routing import with_sources
 from fuscoc.testing.texts import texts
 from fuscoc_runtime.demo.generate import generate
-from fuscoc_runtime.demo.verify import expect
+from fuscoc_runtime.demo.verify import Expected, expect
 from fuscoc_runtime.engine.arguments import is_ragged
 from fuscoc_runtime.manifest.artifact import Artifact, load_artifact
-from fuscoc_runtime.reference import on_their_ranks
+from fuscoc_runtime.reference import RankData, on_their_ranks
 from fuscoc_runtime.scalar import Scope, evaluate
 from fuscoc_runtime.topology import Topology
 from tests.drawn import at_night
@@ -49,17 +49,23 @@ MOST_CALLS = 500
 
 
 @dataclass(frozen=True)
-class Case:
-    """A spec, what the ranks of a node bring to it, and the room that they leave.
+class Room:
+    """A spec, and the room that ranks leave in calls of it.
 
     ``spare``: segments and slots that there is room for and nobody needs. ``is_tight``: the
     capacity is given even where the kernels know one.
     """
 
     spec: Spec
-    routing: Routing
     spare: int
     is_tight: bool
+
+
+@dataclass(frozen=True)
+class Case(Room):
+    """And what the ranks of a node bring to it."""
+
+    routing: Routing
 
 
 class Ranks:
@@ -69,13 +75,15 @@ class Ranks:
         self._most = most
         self._pool, self._calls = Pool(most), 0
 
-    def run(self, num_ranks: int, *arguments: Any) -> list[str]:
+    def run(
+        self, num_ranks: int, *arguments: Any, work: Callable[..., list[str]] = given_work.one_call
+    ) -> list[str]:
         """What is wrong on any rank, after which all are in step."""
         if self._calls == MOST_CALLS:
             self._renew()
         self._calls += 1
         try:
-            found = self._pool.run(given_work.one_call, num_ranks, *arguments)
+            found = self._pool.run(work, num_ranks, *arguments)
         except BaseException:  # a test that is told to stop leaves ranks at work, too
             self._renew()
             raise
@@ -116,27 +124,37 @@ def cases(draw: st.DrawFn) -> Case:
     text = draw(texts(topology, into=into).filter(has_kernels))
     spec = Spec(text, compiled(text).shuffle())
     routing = draw(routings(spec, topology))
-    return Case(spec, routing, draw(st.integers(0, 2)), draw(st.booleans()))
+    return Case(spec, draw(st.integers(0, 2)), draw(st.booleans()), routing)
 
 
-def check_case(pool: Ranks, case: Case, **others: Any) -> None:
-    """Rows and results are those of the reference; the shuffle is opened with ``others``, too."""
-    shuffle, topology = case.spec.shuffle, case.routing.topology
-    ranks = with_sources(shuffle, case.routing)
-    points = points_of(shuffle, topology, ranks)
-    expected = expect(shuffle, ranks)
-    fanout = shuffle.program.num_points_each(topology.num_ranks)
-    num_sources = max(len(each.columns["source"]) // fanout for each in points)
-    outermost = shuffle.declared.domain[0].extent
-    if is_ragged(shuffle.declared.source.dims):  # as many of these fit, though all are empty
-        here = [Scope(data.extents, data.inputs) for data in on_their_ranks(ranks)]
-        num_sources = max(num_sources, *(evaluate(outermost, scope) for scope in here))
-    options = {"max_sources": max(1, num_sources + case.spare), **others}
-    if shuffle.declared.target.kind == "dense" or case.is_tight:
-        num_slots = max(len(rows.written) for rows in expected.rows)
-        options["capacity"] = max(1, num_slots + case.spare)
+def check_case(pool: Ranks, case: Case) -> None:
+    """Rows and results are those of the reference."""
+    ranks = with_sources(case.spec.shuffle, case.routing)
+    expected = expect(case.spec.shuffle, ranks)
+    options = room_for(case, case.routing.topology, [(ranks, expected)])
     wrong = pool.run(len(ranks), compiled(case.spec.text), ranks, expected, options)
     assert not wrong, f"{options}: {wrong}"
+
+
+def room_for(
+    case: Room, topology: Topology, batches: Sequence[tuple[Sequence[RankData], Expected]]
+) -> dict[str, int]:
+    """Options by which there is room for each of these batches, with what a case has to spare."""
+    shuffle = case.spec.shuffle
+    fanout = shuffle.program.num_points_each(topology.num_ranks)
+    outermost = shuffle.declared.domain[0].extent
+    num_sources, num_slots = 1 - case.spare, 1 - case.spare
+    for ranks, expected in batches:
+        points = points_of(shuffle, topology, ranks)
+        num_sources = max(num_sources, *(len(each.columns["source"]) // fanout for each in points))
+        if is_ragged(shuffle.declared.source.dims):  # as many of these fit, though all are empty
+            here = [Scope(data.extents, data.inputs) for data in on_their_ranks(ranks)]
+            num_sources = max(num_sources, *(evaluate(outermost, scope) for scope in here))
+        num_slots = max(num_slots, *(len(rows.written) for rows in expected.rows))
+    options = {"max_sources": num_sources + case.spare}
+    if shuffle.declared.target.kind == "dense" or case.is_tight:
+        options["capacity"] = num_slots + case.spare
+    return options
 
 
 def test_replicated_keys(pool: Ranks) -> None:

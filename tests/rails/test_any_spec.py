@@ -1,32 +1,69 @@
-"""Any spec through the kernels that go between nodes, interpreted."""
+"""Any spec through the kernels that go between nodes, interpreted: several calls of several
+routings, each against the reference.
+
+Two thousand at night on 2x2, 4x1 and 3x2.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuscoc.testing import Spec, routings
+from fuscoc.testing import Routing, Spec, routings
 from fuscoc.testing.routing import with_sources
 from fuscoc.testing.texts import texts
 from fuscoc_runtime.demo.verify import expect
 from fuscoc_runtime.face.choice import Gpu, choose_exact, choose_triton
-from fuscoc_runtime.manifest.schema import ShuffleSpec
+from fuscoc_runtime.face.shuffle import Shuffle
+from fuscoc_runtime.manifest.schema import NodeSpec, ShuffleSpec
 from fuscoc_runtime.topology import Topology
-from tests.node_triton.test_any_spec import (
-    STATEFUL,
-    Case,
-    Ranks,
-    check_case,
-    compiled,
-    has_kernels,
-)
-from tests.rails import exact_work
+from tests.node_triton.test_any_spec import STATEFUL, Ranks, Room, compiled, has_kernels, room_for
+from tests.rails import any_work, exact_work, rail_work
 
-TOPOLOGIES = [Topology(2, 1), Topology(3, 1), Topology(2, 2), Topology(4, 1), Topology(3, 2)]
+EXAMPLES = {"2x2": 334, "4x1": 334, "3x2": 334, "2x1": 100, "3x1": 100}
+"""At night, of fixed capacity and as many of exact sizes."""
 GPU = Gpu((9, 0), 227 << 10)
+
+
+class Sizes(NamedTuple):
+    """How large calls are: what chooses their kernels, and what opens a shuffle, its slabs in one
+    round or in several."""
+
+    choose: Callable[[ShuffleSpec, Topology], NodeSpec | str]
+    opens: Callable[..., Shuffle]
+    opens_in_rounds: Callable[..., Shuffle]
+    are_fixed: bool
+
+
+SIZES = {
+    "fixed": Sizes(
+        lambda shuffle, topology: choose_triton(shuffle, topology, 1),
+        rail_work.open_shuffle,
+        rail_work.open_in_rounds,
+        are_fixed=True,
+    ),
+    "exact": Sizes(
+        lambda shuffle, topology: choose_exact(shuffle, topology, GPU),
+        exact_work.open_shuffle,
+        exact_work.open_in_rounds,
+        are_fixed=False,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Calls(Room):
+    """And what the ranks bring to it, call by call; whether rows travel in rounds, and whether
+    weights, if there are some, come with combine."""
+
+    batches: tuple[Routing, ...]
+    in_rounds: bool
+    is_late: bool
 
 
 @pytest.fixture
@@ -36,45 +73,60 @@ def pool() -> Iterator[Ranks]:
     ranks.close()
 
 
-def fixed(shuffle: ShuffleSpec, topology: Topology) -> bool:
-    """Whether there are kernels of fixed capacity."""
-    return not isinstance(choose_triton(shuffle, topology, 1), str)
-
-
-def exact(shuffle: ShuffleSpec, topology: Topology) -> bool:
-    """Whether exact sizes have kernels, on GPUs."""
-    return not isinstance(choose_exact(shuffle, topology, GPU), str)
-
-
 @st.composite
-def cases(draw: st.DrawFn, can: Callable[[ShuffleSpec, Topology], bool]) -> Case:
-    topology = draw(st.sampled_from(TOPOLOGIES))
-
+def calls(draw: st.DrawFn, topology: Topology, sizes: Sizes) -> Calls:
     def crosses(text: str) -> bool:
-        return has_kernels(text) and can(compiled(text).shuffle(), topology)
+        found = has_kernels(text) and sizes.choose(compiled(text).shuffle(), topology)
+        return isinstance(found, NodeSpec)
 
     into = draw(st.booleans())
     text = draw(texts(topology, into=into).filter(crosses))
     spec = Spec(text, compiled(text).shuffle())
-    routing = draw(routings(spec, topology))
-    return Case(spec, routing, draw(st.integers(0, 2)), draw(st.booleans()))
+    batches = draw(st.lists(routings(spec, topology), min_size=1, max_size=2))
+    spare, is_tight, in_rounds, is_late = (
+        draw(st.integers(0, 2)),
+        *(draw(st.booleans()) for _ in range(3)),
+    )
+    return Calls(spec, spare, is_tight, tuple(batches), in_rounds, is_late and not sizes.are_fixed)
+
+
+def check_calls(pool: Ranks, topology: Topology, sizes: Sizes, case: Calls) -> None:
+    shuffle = case.spec.shuffle
+    brought = [with_sources(shuffle, each) for each in case.batches]
+    *batches, again = (
+        (ranks, expect(shuffle, ranks)) for ranks in (*brought, any_work.other_rows(brought[-1]))
+    )
+    options: dict[str, Any] = {"topology": str(topology)}
+    if sizes.are_fixed:
+        options |= room_for(case, topology, batches)
+    opens = sizes.opens_in_rounds if case.in_rounds else sizes.opens
+    given = compiled(case.spec.text), batches, again, options, opens, case.is_late
+    wrong = pool.run(topology.num_ranks, *given, work=any_work.calls)
+    assert not wrong, f"{options}: {wrong}"
+
+
+def check_any(pool: Ranks, topology: str, sizes: str, num_examples: int) -> None:
+    nodes, chosen = Topology.parse(topology), SIZES[sizes]
+
+    @given(calls(nodes, chosen))
+    @settings(STATEFUL, max_examples=num_examples)
+    def check(case: Calls) -> None:
+        check_calls(pool, nodes, chosen, case)
+
+    check()
+
+
+@pytest.mark.timeout(900)  # ranks that hang do so for a minute in every attempt to shrink
+@pytest.mark.parametrize(
+    ("topology", "sizes"), [("2x2", "fixed"), ("4x1", "exact"), ("3x2", "exact")]
+)
+def test_any_spec_between_nodes(pool: Ranks, topology: str, sizes: str) -> None:
+    check_any(pool, topology, sizes, 2)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(5 * 3600)
-@given(case=cases(fixed))
-@settings(STATEFUL, max_examples=1000)
-def test_any_spec_between_nodes(pool: Ranks, case: Case) -> None:
-    check_case(pool, case, topology=str(case.routing.topology))
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(5 * 3600)
-@given(case=cases(exact))
-@settings(STATEFUL, max_examples=500)
-def test_any_spec_of_exact_sizes(pool: Ranks, case: Case) -> None:
-    shuffle, topology = case.spec.shuffle, case.routing.topology
-    ranks = with_sources(shuffle, case.routing)
-    expected, options = expect(shuffle, ranks), {"topology": str(topology)}
-    given = compiled(case.spec.text), ranks, expected, options, exact_work.open_shuffle
-    assert not pool.run(len(ranks), *given)
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("topology", EXAMPLES)
+def test_two_thousand_specs_between_nodes(pool: Ranks, topology: str, sizes: str) -> None:
+    check_any(pool, topology, sizes, EXAMPLES[topology])

@@ -33,15 +33,16 @@ from tests.engine import specs
 from tests.rails.test_lanes import Beside
 
 Bytes = frozenset[int]
-NODES = 3
+TOPOLOGIES = [Topology(2, 2), Topology(4, 1), Topology(3, 2)]
 KERNELS = {name: name for name in ("pack", "forward", "collect", "finish")}
 
 
 class Recorded(Rails):
-    """The rail of node 0, whose exchanges are kept and not posted."""
+    """The rail of rank 0, whose exchanges are kept and not posted."""
 
-    def __init__(self, num_lanes: int) -> None:
-        self.num_lanes, self.peers = num_lanes, {node: node for node in range(1, NODES)}
+    def __init__(self, topology: Topology, num_lanes: int) -> None:
+        others = range(1, topology.num_nodes)
+        self.num_lanes, self.peers = num_lanes, {n: topology.forwarder(0, n) for n in others}
 
     def command(
         self, what: Crossing, is_told: bool = False, beside: Any = None, lane: int = 0
@@ -55,9 +56,19 @@ class Lists:
     A slab's bytes have numbers of their own: behind those of the memories before.
     """
 
-    def __init__(self, text: str, num_sources: int, round_bytes: int, num_lanes: int) -> None:
+    def __init__(
+        self,
+        text: str,
+        num_sources: int,
+        round_bytes: int,
+        num_lanes: int,
+        topology: Topology,
+        staged_places: int | None = None,
+    ) -> None:
+        """``staged_places``: as `RailCommands`; by default those of all places."""
+        self.num_nodes = topology.num_nodes
         shuffle = load_artifact(specs.artifact(text).path).shuffle(None)
-        node, topology, cpu = shuffle.node, Topology(NODES, 1), torch.device("cpu")
+        node, cpu = shuffle.node, torch.device("cpu")
         assert node is not None
         memory = new_slab_memory(shuffle, node, topology, num_sources, cpu)
         with pytest.MonkeyPatch.context() as patch:
@@ -67,9 +78,10 @@ class Lists:
         self.memories = [memory.out, memory.landed, memory.back_out, memory.back]
         program = SimpleNamespace(
             device=torch.device("cuda"), named={}, kernels=KERNELS, evaluating=list,
-            planning=lambda _: [Launch(cast(Any, "plan"), "one")], num_nodes=NODES,
+            planning=lambda _: [Launch(cast(Any, "plan"), "one")], num_nodes=self.num_nodes,
         )  # fmt: skip
-        given: Any = (program, Recorded(num_lanes), self.slabs, self.slabs.rounds[-1].stop, {})
+        staged = staged_places or self.slabs.rounds[-1].stop
+        given: Any = (program, Recorded(topology, num_lanes), self.slabs, staged, {})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(rail_commands, "Beside", Beside)
             patch.setattr(lanes, "LANE_BYTES", 64)
@@ -109,7 +121,10 @@ class Lists:
         begin = sum(each.nbytes for each in self.memories[:memory])
         width = self.memories[memory].shape[1]
         return frozenset(
-            begin + node * width + at for node in range(1, NODES) for part in parts for at in part
+            begin + node * width + at
+            for node in range(1, self.num_nodes)
+            for part in parts
+            for at in part
         )
 
     def at(self, byte: torch.Tensor) -> int:
@@ -158,17 +173,25 @@ def ended_before(commands: Sequence[Command]) -> list[tuple[Command, frozenset[i
     return works
 
 
-@settings(deadline=None, max_examples=25, phases=[Phase.generate])  # to shrink takes minutes
+@pytest.mark.parametrize("topology", TOPOLOGIES, ids=str)
+@settings(deadline=None, max_examples=8, phases=[Phase.generate])  # to shrink takes minutes
 @given(
     st.sampled_from([specs.FIELDS, specs.routed("f32", hidden=3, topk=2)]),
     st.integers(1, 70),
     st.sampled_from([1, 100, 10**9]),
     st.integers(1, 3),
+    st.sampled_from([None, 8, 16]),
 )
 def test_what_may_be_in_any_order_touches_nothing_in_common(
-    text: str, num_sources: int, round_bytes: int, num_lanes: int
+    topology: Topology,
+    text: str,
+    num_sources: int,
+    round_bytes: int,
+    num_lanes: int,
+    staged_places: int | None,
 ) -> None:
-    made = Lists(text, num_sources, round_bytes, num_lanes)
+    """Sums of other nodes' segments are made in turns, too, where places have no room at once."""
+    made = Lists(text, num_sources, round_bytes, num_lanes, topology, staged_places)
     for commands in (made.forth, made.back):
         works = [(*made.touched(each), ended) for each, ended in ended_before(commands)]
         for (at, one), (number, other) in itertools.combinations(enumerate(works), 2):
@@ -179,7 +202,7 @@ def test_what_may_be_in_any_order_touches_nothing_in_common(
 
 def test_all_that_is_read_has_been_written() -> None:
     """By what has ended before: so accesses are those of the lists, and not of this model alone."""
-    made = Lists(specs.FIELDS, 70, 100, 2)
+    made = Lists(specs.FIELDS, 70, 100, 2, Topology(3, 1))
     assert len(made.slabs.rounds) == 3
     for commands, own in ((made.forth, {"pack"}), (made.back, {"collect"})):
         works = ended_before(commands)
