@@ -42,7 +42,7 @@ rounding: $(READY)  ## that part of the suite where torch rounds as without vect
 fuzz: $(READY)  ## ten thousand mutated specs, checked and compiled; about fifteen minutes
 	FUSCOC_FUZZ=10000 $(BIN)/python -m pytest tests/fuzz --hypothesis-profile night --timeout 7200
 
-nightly: $(READY)  ## twenty thousand generated plans, two thousand executed, ten thousand specs, twenty kills, two hosts, other draws
+nightly: $(READY)  ## twenty thousand generated plans, two thousand executed, ten thousand specs, two thousand along rails, eighty kills, two hosts, other draws
 	$(BIN)/python -m pytest -m 'nightly or hypothesis' --hypothesis-profile night --timeout 3600
 
 lint: $(READY)

@@ -14,14 +14,20 @@ from torch._C._distributed_c10d import HashStore
 from fuscoc_runtime.comm import device_memory
 from fuscoc_runtime.comm.rails import NETWORK
 from fuscoc_runtime.engine.node import watch
-from fuscoc_runtime.engine.node.state import new_state
+from fuscoc_runtime.engine.node.state import BAD_KEYS, NUM_KINDS, new_state
 from fuscoc_runtime.engine.node.watch import NodeWatch
-from fuscoc_runtime.errors import FuscoRuntimeError, HopTimeoutError, NetworkError
+from fuscoc_runtime.errors import (
+    FuscoRuntimeError,
+    HopTimeoutError,
+    NetworkError,
+    RefusedCallError,
+)
 from fuscoc_runtime.room import LEAST
 from fuscoc_runtime.topology import Topology
 
 CPU = torch.device("cpu")
 RANK, PEER, VICTIM = 2, 0, 3
+REFUSALS = BAD_KEYS + NUM_KINDS
 
 
 class Rails:
@@ -87,6 +93,31 @@ def test_nothing_is_raised_before_it_is_known_who_is_to_blame(
     for each in (calling, looking):
         each.join()
     assert raised == [(VICTIM, 1)]
+
+
+@pytest.mark.parametrize("ended", [VICTIM, None])
+def test_what_is_refused_for_want_of_who_ended(
+    ended: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another rank went on without one that has ended, and could not add up what it was to: the
+    loss is told, and not the refusal."""
+    monkeypatch.setattr(watch, "watch", lambda each: None)
+
+    def lost(hop: str, seconds: float, peer: int) -> HopTimeoutError:
+        return HopTimeoutError(RANK, hop, peer, seconds)
+
+    liveness = SimpleNamespace(find_ended=lambda: ended, lost=lost)
+    members: Any = SimpleNamespace(rank=RANK, liveness=liveness)
+    rails, (state, page) = Rails(), new_state(LEAST, CPU)
+    watched = NodeWatch(
+        SimpleNamespace(limits=None, state=state, page=page, rails=rails), mock.Mock(), members
+    )
+    state[REFUSALS + PEER] += 1
+    kind = RefusedCallError if ended is None else HopTimeoutError
+    with pytest.raises(kind) as caught:
+        watched.raise_new()
+    assert caught.value.peer == (PEER if ended is None else VICTIM)
+    assert len(rails.aborted) == (ended is not None)
 
 
 def members_of(ended: bool, timeout: float) -> Any:

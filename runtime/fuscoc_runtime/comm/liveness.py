@@ -168,6 +168,15 @@ class Liveness:
                 self._look_at(peer)
         return found[0] if found else next(iter(self._gone), suspect)
 
+    def find_ended(self) -> int | None:
+        """The rank that is known to have ended, and did not fail after another; if there is none,
+        nobody is to blame. Waits for the store alone."""
+        for peer in self._neighbours:
+            self._look_at(peer)
+        found: list[int | None] = []
+        _beside(lambda: found.append(self._ended_unannounced())).join(GRACE_SECONDS)
+        return found[0] if found else next(iter(self._gone), None)
+
     def _search(self, suspect: int | None) -> int | None:
         # A broken connection is known before the other host has looked who ended there.
         patience = GRACE_SECONDS if suspect is None else 2 * LOOK_SECONDS

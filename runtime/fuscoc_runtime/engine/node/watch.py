@@ -260,10 +260,21 @@ class NodeWatch:
     def _raise(self, now: Trouble) -> None:
         for error, told in self._new(self._told, now):
             self._told = told
+            if isinstance(error, RefusedCallError):
+                self._blame_who_ended()
             try:
                 raise error
             finally:
                 del error  # else it would keep all frames that it passes, and graphs in them
+
+    def _blame_who_ended(self) -> None:
+        """Raise that a rank is lost, if one is, in place of a refusal: ranks that have gone on
+        without it refuse what they could not add up, in its name or in their own."""
+        ended = self._members.liveness.find_ended()
+        if ended is not None:
+            stage = "combine" if self._rails is None else NETWORK
+            self.lose(self._members.liveness.lost(stage, 0.0, ended))
+            self.raise_loss()
 
     def _log_new(self, now: Trouble) -> None:
         for error, logged in self._new(self._logged, now):
