@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from fuscoc_runtime.manifest.artifact import Artifact
 from fuscoc_runtime.reference import RankData
 from tests.node_triton.given_work import bits, combined, dispatched
 from tests.node_triton.rank_work import said_by
+from tests.rails.rail_work import several_hosts
 
 Batch = tuple[Sequence[RankData], Expected]
 
@@ -30,15 +32,21 @@ def calls(
     again: Batch,
     options: Mapping[str, Any],
     opens: Callable[..., Shuffle],
+    in_rounds: bool,
     is_late: bool,
 ) -> list[str]:
     """A dispatch and its combine of every batch, one more combine of the first, then a dispatch
     ``again`` along the routing of the last one, its combine, and one more of the last. What differs
-    from what is expected; all went along rails. Weights come with combine if they are ``is_late``.
+    from what is expected; all went along rails. Slabs travel ``in_rounds``, however often they
+    grow, or not. Weights come with combine if they are ``is_late``.
 
     A rank that finds something goes on, so that the others need not wait for it.
     """
-    shuffle = opens(group, artifact, **options)
+    with several_hosts() if in_rounds else nullcontext():
+        return _calls(opens(group, artifact, **options), batches, again, is_late)
+
+
+def _calls(shuffle: Shuffle, batches: Sequence[Batch], again: Batch, is_late: bool) -> list[str]:
     rank, spec = shuffle.rank, shuffle.spec
     weights = {each.name for each in spec.inputs if each.role == "weight" and is_late}
     done = []

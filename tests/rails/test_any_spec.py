@@ -31,12 +31,10 @@ GPU = Gpu((9, 0), 227 << 10)
 
 
 class Sizes(NamedTuple):
-    """How large calls are: what chooses their kernels, and what opens a shuffle, its slabs in one
-    round or in several."""
+    """How large calls are: what chooses their kernels, and what opens a shuffle."""
 
     choose: Callable[[ShuffleSpec, Topology], NodeSpec | str]
     opens: Callable[..., Shuffle]
-    opens_in_rounds: Callable[..., Shuffle]
     are_fixed: bool
 
 
@@ -44,13 +42,11 @@ SIZES = {
     "fixed": Sizes(
         lambda shuffle, topology: choose_triton(shuffle, topology, 1),
         rail_work.open_shuffle,
-        rail_work.open_in_rounds,
         are_fixed=True,
     ),
     "exact": Sizes(
         lambda shuffle, topology: choose_exact(shuffle, topology, GPU),
         exact_work.open_shuffle,
-        exact_work.open_in_rounds,
         are_fixed=False,
     ),
 }
@@ -99,8 +95,8 @@ def check_calls(pool: Ranks, topology: Topology, sizes: Sizes, case: Calls) -> N
     options: dict[str, Any] = {"topology": str(topology)}
     if sizes.are_fixed:
         options |= room_for(case, topology, batches)
-    opens = sizes.opens_in_rounds if case.in_rounds else sizes.opens
-    given = compiled(case.spec.text), batches, again, options, opens, case.is_late
+    ways = sizes.opens, case.in_rounds, case.is_late
+    given = compiled(case.spec.text), batches, again, options, *ways
     wrong = pool.run(topology.num_ranks, *given, work=any_work.calls)
     assert not wrong, f"{options}: {wrong}"
 
