@@ -67,7 +67,8 @@ class NativeLibrary:
         try:
             command = [*compiler_command(), *FLAGS]
         except BuildError as error:
-            raise BuildError(f"{self.built_in} cannot be loaded, and {error}") from error
+            missing = "cannot be loaded" if self.built_in.exists() else "is not there"
+            raise BuildError(f"{self.built_in} {missing}, and {error}") from error
         folder = cache_folder() / "native"
         target = folder / self._file_name(command)
         try:
@@ -85,11 +86,15 @@ class NativeLibrary:
     def compile_into(self, folder: Path) -> Path:
         """The library that a wheel is to have, compiled into a folder that is there.
 
-        Raises BuildError if there is no C compiler, or it fails.
+        Raises BuildError if there is no C compiler, it fails, or it has options of its own, of
+        which neither the library's name nor the wheel's says anything.
         """
-        target = folder / self.built_in.name
+        command, target = compiler_command(), folder / self.built_in.name
+        if options := [each for each in command if each.startswith("-")]:
+            problem = f"CC has {' '.join(options)}, and a wheel is for any processor of its kind"
+            raise BuildError(f"{problem}: let it name a compiler alone")
         try:
-            _compile([*compiler_command(), *FLAGS], self.sources, target)
+            _compile([*command, *FLAGS], self.sources, target)
         except OSError as error:
             raise BuildError(f"{error}: CC names a compiler") from error
         return target

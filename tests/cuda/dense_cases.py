@@ -253,6 +253,8 @@ NORMALISED = (
     .read_text(encoding="utf-8")
     .replace("cast(", "backend cuda cast(")
 )
+# Planes of two bytes.
+PLANES_I16 = (EXAMPLES / "vit_patches_nchw.fsc").read_text(encoding="utf-8").replace("u8", "i16")
 # Several fields that come back, of several types.
 PACKED_FIELDS = """shuffle packed_fields {
   index t : tokens
@@ -365,6 +367,7 @@ CASES = {
     "vit_strips_of_long_runs": DenseCase("vit_patches", 12, {"p": 18}),
     "vit_patches_nchw": DenseCase("vit_patches_nchw", 9, {"p": 4}),
     "vit_nchw_strips": DenseCase("vit_patches_nchw", 5, {"p": 14}),
+    "planes_i16": DenseCase(PLANES_I16, 2, {"p": 28, "c": 2}),
     "vit_patches_normalised": DenseCase(NORMALISED, 9, {"p": 4}),
     "vit_unpack": DenseCase("vit_unpack", 9, {"p": 4, "rows": 3, "columns": 2}),
     "vit_unpack_wide": DenseCase("vit_unpack", 90, {"p": 2, "c": 8, "rows": 2, "columns": 9}),

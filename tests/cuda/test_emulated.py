@@ -231,13 +231,22 @@ def test_a_plan_beside_its_dispatch(dense: Compiled, monkeypatch: pytest.MonkeyP
     assert launched == {(1, False), (1, True), (2, False)}
 
 
-@pytest.mark.parametrize("constants", [{}, {"kPartsOfTile": 36, "kFewItemLines": 16}])
-def test_parts_of_strips(constants: dict[str, int], dense: Compiled) -> None:
+@pytest.mark.parametrize(
+    ("case", "parts"),
+    [
+        ("vit_nchw_strips", None),
+        ("vit_nchw_strips", 36),
+        ("planes_i16", None),
+        pytest.param("planes_i16", 3, marks=pytest.mark.nightly),
+    ],
+)
+def test_parts_of_strips(case: str, parts: int | None, dense: Compiled) -> None:
     """Tiles that hold a strip of all planes of a picture, and such that hold lines of it."""
-    folder = dense("vit_nchw_strips")
+    folder = dense(case)
+    constants = {} if parts is None else {"kPartsOfTile": parts, "kFewItemLines": 16}
 
     def calls() -> list[str]:
-        run = dense_run.Run(folder, "vit_nchw_strips", HOST, range(2))
+        run = dense_run.Run(folder, case, HOST, range(2))
         return all_calls(run)
 
     with emulated_ranks(2, **constants) as world:

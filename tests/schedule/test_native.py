@@ -109,7 +109,9 @@ def test_a_library_of_a_wheel_is_of_the_sources_beside_it(
         assert number.load().number() == 1
         header.write_text("#define NUMBER 2")
         assert number.built_in != first
-        with pytest.raises(library.BuildError, match=r"number-.*\.so cannot.*needs a C compiler"):
+        with pytest.raises(
+            library.BuildError, match=r"number-.*\.so is not there, and .* needs a"
+        ):
             number.load()
     assert not (tmp_path / "cache").exists()
     assert number.load().number() == 2
@@ -123,6 +125,13 @@ def test_a_build_whose_compiler_is_missing(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("CC", "/nowhere/cc")
     with pytest.raises(library.BuildError, match=r"/nowhere/cc.*CC names a compiler"):
         PLAN.compile_into(tmp_path)
+
+
+def test_a_wheel_is_for_any_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "cc -march=native")
+    with pytest.raises(library.BuildError, match="CC has -march=native"):
+        PLAN.compile_into(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_read_only_input() -> None:
