@@ -109,9 +109,7 @@ def test_a_library_of_a_wheel_is_of_the_sources_beside_it(
         assert number.load().number() == 1
         header.write_text("#define NUMBER 2")
         assert number.built_in != first
-        with pytest.raises(
-            library.BuildError, match=r"number-.*\.so is not there, and .* needs a"
-        ):
+        with pytest.raises(library.BuildError, match=r"number-.*\.so is not there, and .* needs a"):
             number.load()
     assert not (tmp_path / "cache").exists()
     assert number.load().number() == 2
