@@ -9,15 +9,15 @@ from typing import Any
 from fuscoc.codegen.cuda_types import CudaCast, CudaField, CudaInput, CudaLoop, CudaShuffle
 from fuscoc.dialect.affine import NotAffine, Relation
 from fuscoc.dialect.base import ops_of, terminator
-from fuscoc.dialect.boxes import Apart
-from fuscoc.dialect.expressions import Divisors, expression
+from fuscoc.dialect.boxes import WAYS_APART
+from fuscoc.dialect.expressions import expression
 from fuscoc.dialect.fused import NodeAssign, NodeCopy, NodeCount, NodePoints, NodeReduce
 from fuscoc.dialect.l0 import Shuffle, relation_extents, relation_inputs
 from fuscoc.dialect.l3_values import vector_of
 from fuscoc.dialect.mlir import ir
 from fuscoc.dialect.node import Node
 from fuscoc.dialect.polynomials import Polynomial
-from fuscoc.dialect.relation import Domain, Point, must_be_apart
+from fuscoc.dialect.relation import Domain, Point, must_be_apart, segment_divisor
 from fuscoc.dialect.row_fields import LoadField, StoreField
 from fuscoc.lang.dtypes import ITEM_BYTES
 from fuscoc.lang.padding import DEFAULT_PADDING
@@ -29,7 +29,7 @@ def node_shuffle(module: Any) -> CudaShuffle:
     (shuffle,), (node,) = ops_of(module, Shuffle), ops_of(module, Node)
     (points,), (copy,) = ops_of(node, NodePoints), ops_of(node, NodeCopy)
     counts, assigns = ops_of(node, NodeCount), ops_of(node, NodeAssign)
-    divisor = _divisor(points)
+    divisor = segment_divisor(points)
     leaving = tuple(_leaving(load.runs, divisor) for load in ops_of(copy, LoadField))
     names = {field.name for field in leaving}
     casts = tuple(CudaCast(**cast, applied=cast["scales"] in names) for cast in copy.casts())
@@ -78,7 +78,7 @@ def _is_in_order(points: Any, load: Any) -> bool:
         box = relation.whole()
         first = relation.polynomial(expression(point.src_offset), box.indices, box)
         sizes = [relation.polynomial(each, {}) for each in relation.extents]
-    except (NotAffine, Apart):
+    except (NotAffine, *WAYS_APART):
         return False
     place = Polynomial(())
     step = Polynomial.constant(load.read("seg_elems") // load.read("cell_elems"))
@@ -86,14 +86,6 @@ def _is_in_order(points: Any, load: Any) -> bool:
         place += box.indices[index] * step
         step *= sizes[index]
     return first == place
-
-
-def _divisor(points: Any) -> int:
-    """Cells that divide where segments begin in the source, and strides that only a call knows."""
-    domain, point = terminator(points, 0, Domain), terminator(points, 1, Point)
-    divisors = Divisors(tuple(map(expression, domain.extents)), *map(expression, domain.cells))
-    ends = point.src_offset, *point.src_strides
-    return gcd(*(divisors.of(expression(value)) for value in ends))
 
 
 def _leaving(runs: Mapping[str, Any], divisor: int) -> CudaField:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fuscoc.dialect.boxes import ONE, ZERO, Apart, Box, Cut, Numbers, Split
+from fuscoc.dialect.boxes import ONE, WAYS_APART, ZERO, Box, Cut, Numbers, Split
 from fuscoc.dialect.expressions import Expression, Node, arguments, nodes
 from fuscoc.dialect.polynomials import Polynomial, Value, floordiv, least, most
 
@@ -84,7 +84,7 @@ class Relation:
             box = pending.pop(0)
             try:
                 done.append((box, [self.polynomial(tree, box.indices, box) for tree in trees]))
-            except Apart as apart:
+            except WAYS_APART as apart:
                 pending = [*apart.parts(box, self._numbers), *pending]
             if len(done) + len(pending) > MAX_BOXES:
                 break

@@ -110,16 +110,8 @@ class Box:
         return replace(self, indices=indices, natural=tuple(map(there, self.natural)))
 
 
-class Apart(Exception):
-    """A box has to be taken apart."""
-
-    def parts(self, box: Box, numbers: Numbers) -> Iterator[Box]:
-        """Boxes that have each of its points once."""
-        raise NotImplementedError
-
-
 @dataclass(eq=False)
-class Split(Apart):
+class Split(Exception):
     """``offset`` + ``variable`` is divided by ``divisor``."""
 
     variable: Variable
@@ -153,7 +145,7 @@ class Split(Apart):
 
 
 @dataclass(eq=False)
-class Cut(Apart):
+class Cut(Exception):
     """``step`` * ``variable`` + ``low`` + ``rest`` is compared with 0.
 
     ``step`` is positive, ``low`` at least 0 and below it, and ``rest`` has no variables.
@@ -178,3 +170,7 @@ class Cut(Apart):
             yield box.narrowed(amid).where(self.variable, first - ONE)
         if not above.is_empty:
             yield replace(box.narrowed(above), natural=(*box.natural, value))
+
+
+WAYS_APART = Split, Cut
+"""What says that a box has to be taken apart; its ``parts`` have each point of the box once."""

@@ -1,9 +1,11 @@
 """What stands inside the regions of a relation, beside ``arith``: leaves and terminators."""
 
+from math import gcd
 from typing import Any
 
 from fuscoc.dialect.attrs import Array, Integer, Ref, VerifyError, attributes
-from fuscoc.dialect.base import I64, Op, check_role
+from fuscoc.dialect.base import I64, Op, check_role, terminator
+from fuscoc.dialect.expressions import Divisors, expression
 from fuscoc.dialect.mlir import ext, ir
 from fuscoc.lang.dtypes import INTEGERS
 
@@ -75,6 +77,15 @@ class Point(Op, name="point", traits=[ir.IsTerminatorTrait]):
 def must_be_apart(point: Any) -> bool:
     """Whether a run checks that the segments of a relation, which ends in ``point``, are."""
     return any(isinstance(op, Apart) for op in point.operation.block)
+
+
+def segment_divisor(relation: Any) -> int:
+    """Cells that divide where every segment begins in the source, and strides that only a call
+    knows; 0 if all begin there."""
+    domain, point = terminator(relation, 0, Domain), terminator(relation, 1, Point)
+    divisors = Divisors(tuple(map(expression, domain.extents)), *map(expression, domain.cells))
+    ends = point.src_offset, *point.src_strides
+    return gcd(*(divisors.of(expression(value)) for value in ends))
 
 
 def _check_inside_shuffle(op, *more):

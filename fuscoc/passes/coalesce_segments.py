@@ -15,10 +15,10 @@ from typing import Any
 
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.dtypes import num_bytes
-from fuscoc.dialect.expressions import Divisors, Monomial, expression, monomial
+from fuscoc.dialect.expressions import Monomial, expression, monomial
 from fuscoc.dialect.l0 import Shuffle
 from fuscoc.dialect.mlir import arith, ir
-from fuscoc.dialect.relation import CellBase, Domain, Point, Relate
+from fuscoc.dialect.relation import CellBase, Point, Relate, segment_divisor
 from fuscoc.dialect.runs import UNITS
 
 
@@ -113,10 +113,7 @@ def _coalesce(shuffle: Any) -> None:
         Point.build(offset, relate.rank, relate.place, strides)
     relate.operation.erase()
 
-    domain = terminator(shuffle, 0, Domain)
-    divisors = Divisors(tuple(map(expression, domain.extents)), *map(expression, domain.cells))
-    addresses = gcd(*(divisors.of(expression(value)) for value in [offset, *strides]))
-    block = Block(run_cells, tuple(loops), columns, addresses)
+    block = Block(run_cells, tuple(loops), columns, segment_divisor(shuffle))
     runs = [block.field_runs(**cell) for cell in shuffle.follow("source").read("cells")]
     shuffle.attributes["runs"] = shuffle.attrs["runs"].encode(runs)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from fuscoc.dialect.affine import NotAffine, Relation, nested
 from fuscoc.dialect.base import ops_of, terminator
-from fuscoc.dialect.boxes import Apart, Box
+from fuscoc.dialect.boxes import WAYS_APART, Box
 from fuscoc.dialect.dtypes import num_bytes
 from fuscoc.dialect.expressions import Expression, arguments, expression, looks_up, nodes
 from fuscoc.dialect.expressions import Node as Tree
@@ -112,7 +112,7 @@ def _is_disjoint(points: Any, load: Any) -> bool:
         first = relation.polynomial(expression(point.src_offset), box.indices, box)
         strides = [relation.polynomial(expression(each), {}) for each in point.src_strides]
         cells = [relation.polynomial(expression(each), {}) for each in domain.cells]
-    except (NotAffine, Apart):
+    except (NotAffine, *WAYS_APART):
         return False
     steps = [(each.count, first.factor_of(each.variable)) for each in box.ranges]
     for dim in load.read("run_dims"):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuscoc.dialect.affine import Relation
-from fuscoc.dialect.boxes import ONE, ZERO, Apart, Box, Cut, Numbers, Range, Split
+from fuscoc.dialect.boxes import ONE, ZERO, Box, Cut, Numbers, Range, Split
 from fuscoc.dialect.expressions import Node
 from fuscoc.dialect.polynomials import Polynomial, Variable, floordiv, least, most
 from tests.dialect.test_polynomials import ANY, NATURAL, value
@@ -52,7 +52,7 @@ def boxes(draw: st.DrawFn) -> tuple[Box, Polynomial]:
 
 
 @st.composite
-def aparts(draw: st.DrawFn) -> tuple[Box, Apart]:
+def aparts(draw: st.DrawFn) -> tuple[Box, Split | Cut]:
     """A box, and what takes it apart."""
     (box, step), rest = draw(boxes()), draw(sums)
     if draw(st.booleans()):
@@ -83,7 +83,7 @@ def points(box: Box, numbers: Given) -> Iterator[tuple[int, ...]]:
 
 @given(aparts(), given_numbers, st.data())
 def test_parts_have_every_point_once(
-    found: tuple[Box, Apart], numbers: Given, data: st.DataObject
+    found: tuple[Box, Split | Cut], numbers: Given, data: st.DataObject
 ) -> None:
     """Whatever extents are; and so have parts of parts."""
     (box, apart), variables = found, Numbers(10)
@@ -105,7 +105,7 @@ def test_parts_have_every_point_once(
 
 @given(aparts(), given_numbers, sums, st.lists(st.integers(-3, 3), min_size=2, max_size=2))
 def test_what_is_seen_of_a_box_holds(
-    found: tuple[Box, Apart], numbers: Given, rest: Polynomial, factors: list[int]
+    found: tuple[Box, Split | Cut], numbers: Given, rest: Polynomial, factors: list[int]
 ) -> None:
     """Of it and of its parts, of which more is known."""
     box, apart = found

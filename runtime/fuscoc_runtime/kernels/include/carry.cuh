@@ -16,7 +16,8 @@ constexpr u32 kUnderWayBack = 6 << 20;  // the same where others copy what arriv
 constexpr u32 kLate = 3;             // buffers that may still be on their way when those before are flagged,
 constexpr u32 kFlags = 8;            // and flags that are known: two buffers more may be brought
 
-// Whether runs of all fields are long enough, and begin and end with lines of bulk copies, which the GPU has; and the warps of a CTA that have buffers.
+// Whether runs of all fields are long enough, and begin and end with lines of bulk copies, which the GPU has; and the
+// warps of a CTA that have buffers.
 template <class Shape>
 constexpr bool kCarries = kBulkCopies && (Shape::carried_bytes > 0);
 template <class Shape>
