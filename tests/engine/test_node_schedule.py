@@ -15,6 +15,7 @@ from fuscoc_runtime.engine.node.schedule import (
     model_schedule,
     num_early,
 )
+from fuscoc_runtime.engine.node.triton_pieces import planning_of
 
 
 @given(
@@ -70,3 +71,21 @@ def test_only_short_rows_share_a_flag(num_ctas: int, num_ranks: int, row_bytes: 
     model = model_schedule(num_ctas, 16, 4, num_ranks, 8, row_bytes)
     shared = row_bytes < FLAGGED_BYTES
     assert (model.dispatch_group > 1, model.combine_group > 1) == (shared, shared)
+
+
+@pytest.mark.parametrize(
+    ("needed", "programs", "most", "part"),
+    [
+        (264, 264, 264, "leads"),  # each has an item, and all may wait for peers
+        (264, 264, 263, "both"),  # one too many
+        (264, 264, 0, "both"),  # others count on the SMs
+        (448, 224, 0, "both"),  # two turns each
+        (449, 224, 0, None),
+        (449, 224, 224, None),
+        (0, 0, 0, "leads"),
+    ],
+)
+def test_what_copies_comes_as_early_as_it_may(
+    needed: int, programs: int, most: float, part: str | None
+) -> None:
+    assert planning_of(needed, programs, most) == part

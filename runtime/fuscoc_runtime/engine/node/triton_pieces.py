@@ -40,7 +40,9 @@ MAX_CHAINING = 4096
 FEW_AN_SM, FEW_HOLDING = 2.5, 2
 """Programs of a small call: half of the SMs have room for another's, also while these wait. Of
 those that hold an item meanwhile, of twice as many warps, no more than registers have room for."""
-PARTS = {"both": 0, "meets": 1, "places": 2}
+FEW_TURNS = 2
+"""Items of a program, on average, up to which a call is held up by the begin of its programs."""
+PARTS = {"both": 0, "meets": 1, "places": 2, "leads": 3}
 """What a launch of `plan` does: see kernels/device/pieces.py."""
 SHARE = 1 << 14
 """Bytes of a result that a program clears at once, as in kernels/device/give_back.py."""
@@ -191,8 +193,9 @@ class TritonPiecesNode(TritonNode):
             values["begun"] = address(begun)
         needed = self._num_items(num_sources)
         values["programs"] = self._few(needed, self._programs.dispatch, self._few_forth)
-        is_small = values["programs"] <= self._few_forth * self._programs.sms
-        commands = self._forth_early if is_small and self._may_wait else self._forth
+        most = self._few_forth * self._programs.sms if self._may_wait else 0
+        part = planning_of(needed, values["programs"], most)
+        commands = self._forth if part is None else self._beside[part]
         commands.submit(commands.numbers(values))
         return handle
 
@@ -233,7 +236,9 @@ class TritonPiecesNode(TritonNode):
     def configure(self, programs: Programs) -> None:
         """As `TritonNode.configure`."""
         super().configure(programs)
-        self._forth_early = self._program.listed(self._commands_forth(early=True))
+        self._beside = {
+            part: self._program.listed(self._commands_forth(part)) for part in ("both", "leads")
+        }
         if self._lends:
             lending = [Launch(self._program.kernels["lend"], "programs")]
             self._back_lent = self._program.listed(lending)
@@ -243,16 +248,15 @@ class TritonPiecesNode(TritonNode):
         holds = self._may_wait and "holding_warps" in self._tile
         self._few_forth = FEW_HOLDING if holds else FEW_AN_SM
 
-    def _commands_forth(self, early: bool = False) -> list[Command]:
-        """A dispatch; ``early``: what copies comes while planning goes on."""
-        kernels = self._program.kernels
-        planning = [Launch(kernels["plan"], "plan_programs", {"part": "both"})]
+    def _commands_forth(self, part: str | None = None) -> list[Command]:
+        """A dispatch that is planned so; see `planning_of`."""
+        plan, dispatch = self._program.kernels["plan"], self._program.kernels["dispatch"]
         if self._plan_programs > self._programs.sms:  # too many to wait for peers
             parts = {"meets": "one_program", "places": "plan_programs"}
-            planning = [
-                Launch(kernels["plan"], number, {"part": name}) for name, number in parts.items()
-            ]
-        return [*planning, Launch(kernels["dispatch"], "programs", follows=early)]
+            planning = [Launch(plan, number, {"part": name}) for name, number in parts.items()]
+            return [*planning, Launch(dispatch, "programs")]
+        planning = Launch(plan, "plan_programs", {"part": part or "both"})
+        return [planning, Launch(dispatch, "programs", follows=part is not None)]
 
     def _lasting_numbers(self, index: int) -> dict[str, int]:
         return {
@@ -353,6 +357,15 @@ class TritonPiecesNode(TritonNode):
             "staging_bytes": self._staging_bytes,
             "max_flags": self._max_flags,
         }
+
+
+def planning_of(needed: int, programs: int, most: float) -> str | None:
+    """What a planner does that what copies so many items comes beside: at once, if it ``leads`` and
+    these programs are no more than ``most`` that may wait for peers, or, if it does ``both``, when
+    it waits for none any more; None: when it has ended, as calls of many items are not held up."""
+    if needed > FEW_TURNS * programs:
+        return None
+    return "leads" if programs <= most else "both"
 
 
 def triton_node(

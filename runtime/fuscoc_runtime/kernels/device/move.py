@@ -10,7 +10,7 @@ done. Each tells the peers when what it has stored has come; the last one to lea
 of theirs have.
 
 The kernel may run beside the planner: its programs wait for the boxes. Where these may be kept,
-each hears by itself whether they are, and of a small call it has read by then what it would copy.
+each hears by itself whether they are, and of a call of few items it has read by then what it copies first.
 """
 
 import triton
@@ -24,6 +24,7 @@ of_piece, made_boxes, kept = load("cells"), load("made_boxes"), load("kept")
 
 MARKERS = tl.constexpr(16)  # one program in so many marks slots before it copies
 PLACES_OF_LIST = tl.constexpr(16)  # that items of many boxes are taken from
+FEW_TURNS = tl.constexpr(2)  # of a program, on average: then the first item is read ahead
 MARKS = tl.constexpr(256)  # words of slots that are marked at once
 LOOKS = tl.constexpr(64)  # at all arrivals, before each is a wait that the host may be shown
 ARRIVED = tl.constexpr(1 << 16)  # of a rank in a dispatch; a program tells a part of it
@@ -42,47 +43,46 @@ def dispatch(
     state = sync.array(call, words.STATE, tl.int32)
     epoch = tl.load(state + words.PLAN_EPOCH) + 1
     half = tl.load(sync.array(call, words.FORTH, tl.int64))
-    said, _ = made_boxes.forth(call, half, len(rows))
-    num_items = tl.load(said + made_boxes.NUM_ITEMS)
+    num_items, takes, places, part = items_of(call, half, len(rows), fixed)
     is_kept = num_items != num_items
-    takes = num_items == num_items
-    times = tl.full((), 2, tl.int32)  # that a program looks for items, and for slots to mark
+    own = tl.program_id(0).to(tl.int64)
+    turn = own
+    lacks_turn = num_items == num_items
     if fixed:
-        takes = num_items > tl.num_programs(0)
         reads_ahead = holds
         if holds:  # otherwise nothing is compiled of what reads ahead
-            reads_ahead = takes == 0
+            reads_ahead = num_items <= FEW_TURNS * tl.num_programs(0)
         if reads_ahead:
+            turn = sync.first_item(state, words.NEXT_ITEM, takes)  # behind the one of its number
+            lacks_turn = num_items != num_items
             is_kept = copy_ahead(
-                call, epoch, half, source_fields[0], source_bytes, rows_at[0], steps, item_lines
-            )
-            times = tl.where(is_kept, 0, 2)
+                call, epoch, half, item_of(own, places, part), num_items, source_fields[0],
+                source_bytes, rows_at[0], steps, item_lines,
+            )  # fmt: skip
+            turn += tl.where(is_kept, tl.num_programs(0), 0)
         else:
             is_kept = kept.all_say_so(call, epoch, kept.hear(call))
-            times = tl.where(is_kept, 1, 2)
     if is_kept == 0:
         sync.await_published(call, words.PLANNED, epoch)
         half = made_boxes.running_half(call)
-        said, _ = made_boxes.forth(call, half, len(rows))
-        num_items = tl.load(said + made_boxes.NUM_ITEMS)
+        had = takes
+        num_items, takes, places, part = items_of(call, half, len(rows), fixed)
         num_items = tl.where(sync.aborted(call) != 0, 0, num_items)
-        if fixed:
-            takes = num_items > tl.num_programs(0)
-    num_boxes = tl.load(said + made_boxes.NUM_FORTH)
-    places = tl.where(takes & (num_boxes > 1), PLACES_OF_LIST, 1)
-    part = (num_items + places - 1) // places
+        lacks_turn = lacks_turn | (takes != had)
+    if lacks_turn:
+        turn = sync.first_item(state, words.NEXT_ITEM, takes)
     num_turns = places * part
-    for time in range(times):
+    for time in range(tl.where(is_kept, 1, 2)):  # that a program looks for items, and for slots
         if (is_kept == 0) & ((time == 1) | (tl.program_id(0) % MARKERS == 0)):
             mark_all(call, epoch, num_loops)
         if apart:
             if time == 1:  # it has copied, and nobody waits for this
                 mark_cells(call, begun, num_loops, rows[0][1])
-        turn = sync.first_item(state, words.NEXT_ITEM, takes)
-        turn = tl.where((time == 1) & (takes == 0), num_turns, turn)  # it has had it
+        if time == 1:
+            turn = sync.next_item(state, words.NEXT_ITEM, num_turns, takes)
         while turn < num_turns:
             following = sync.next_item(state, words.NEXT_ITEM, num_turns, takes)
-            item = turn % places * part + turn // places
+            item = item_of(turn, places, part)
             if item < num_items:
                 copy(
                     call, half, item, source_fields, rows_at, rows, steps, lines_at_once, item_lines
@@ -106,17 +106,35 @@ def dispatch(
 
 
 @triton.jit
+def items_of(call, half, num_fields: tl.constexpr, fixed: tl.constexpr):
+    """How many items there are; whether programs take them from the counter, as where each has one
+    at most they need not; from how many places of the list, and how many there are of a place."""
+    said, _ = made_boxes.forth(call, half, num_fields)
+    num_items = tl.load(said + made_boxes.NUM_ITEMS)
+    takes = num_items == num_items
+    if fixed:
+        takes = num_items > tl.num_programs(0)
+    places = tl.where(takes & (tl.load(said + made_boxes.NUM_FORTH) > 1), PLACES_OF_LIST, 1)
+    return num_items, takes, places, (num_items + places - 1) // places
+
+
+@triton.jit
+def item_of(turn, places, part):
+    """The item that is taken in its turn; there may be none."""
+    return turn % places * part + turn // places
+
+
+@triton.jit
 def copy_ahead(
-    call, epoch, half, source, source_bytes, rows_at, steps: tl.constexpr, item_lines: tl.constexpr
-):
-    """Copy the item that this program has if all ranks keep their boxes; whether they do. It reads
-    before it knows: of a source that is smaller now than boxes say, as much as there is."""
-    item = tl.program_id(0).to(tl.int64)
-    said, _ = made_boxes.forth(call, half, 1)
+    call, epoch, half, item, num_items, source, source_bytes, rows_at, steps: tl.constexpr,
+    item_lines: tl.constexpr,
+):  # fmt: skip
+    """Copy an item, if it is one of those, and all ranks keep their boxes; whether they do. It
+    reads before it knows: of a source that is smaller now than boxes say, as much as there is."""
     box, _, _, start, end, inside = ends_of(call, half, item, 1, steps)
     first = (inside * item_lines).to(tl.int32)
     last = tl.minimum(first + item_lines, tl.load(box + boxes.NUM_LINES).to(tl.int32))
-    last = tl.where(item < tl.load(said + made_boxes.NUM_ITEMS), last, first)
+    last = tl.where(item < num_items, last, first)
     at, to, live, _ = lines.words_of(
         box, source + start, rows_at + end, first, last, 0, steps, item_lines
     )

@@ -28,6 +28,7 @@ STALE = tl.constexpr(4)  # of what is taken: whether boxes are to be made,
 CHAINS = tl.constexpr(5)  # those of `chains` so far,
 KEPT = tl.constexpr(6)  # and whether those of all ranks are kept
 MEETS, PLACES = tl.constexpr(1), tl.constexpr(2)  # what a launch does, if not both
+LEADS = tl.constexpr(3)  # both, and what copies comes before it has met the other ranks
 MOST_POINTS = tl.constexpr(2.0**62)  # of an entry
 MOST_SIZES = tl.constexpr(4e18)  # points and cells beyond which they are not added up
 
@@ -73,8 +74,11 @@ def meet(
     """Tell the slots of all ranks and hear theirs, and see how many entries there are, unless all
     ranks keep their boxes: the first program does so, the others wait for it. Where these are many,
     ``part`` says that this is a launch of one program for that, or the one behind it. A ragged
-    source has ``num_cells``, unless that is -1."""
-    sync.follow(True)
+    source has ``num_cells``, unless that is -1. What copies comes when no peer is waited for any
+    more, or at once."""
+    sync.follow()
+    if part == LEADS:
+        sync.lead()
     state = sync.array(call, words.STATE, tl.int32)
     epoch = tl.load(state + words.PLAN_EPOCH) + 1
     if (tl.program_id(0) == 0) & (part != PLACES):
@@ -103,6 +107,7 @@ def meet(
         sync.publish(call, words.MET, epoch)
     elif part != PLACES:
         sync.await_published(call, words.MET, epoch)
+    sync.lead()
 
 
 @triton.jit

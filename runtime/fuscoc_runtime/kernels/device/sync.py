@@ -29,6 +29,9 @@ if triton.knobs.runtime.interpret:
         the next one, if this one ``leads``, come when all programs of this one run. What waits for
         peers does not lead one that fills the GPU: it may keep theirs from running."""
 
+    def lead():
+        """Let the next kernel come when all programs of this one have said so, or have ended."""
+
     def lanes():
         return words.MAX_RANKS.value
 
@@ -63,6 +66,11 @@ else:
             gdc_wait()
             if leads:
                 gdc_launch_dependents()
+
+    @triton.jit
+    def lead():
+        if cuda_capability_geq(9, 0):
+            gdc_launch_dependents()
 
     @tl.core.builtin
     def lanes(_semantic=None):

@@ -159,23 +159,33 @@ struct BoxCopy {
       here = looked_up;
     }
   }
+  // Of few lines: their places are looked up if those of the lines that are under way fit into memory, else each by itself.
   template <class Meanwhile>
   __device__ __forceinline__ void copy_short_runs(u32 first, u32 end, int lane, Meanwhile meanwhile) const {
+    constexpr u32 lines = kLinesInFlight / 2, batch = lines * kWarp;
     meanwhile();
-    for (u32 begin = first + lane; begin < end; begin += kWarp * kLinesInFlight / 2) {
-      uint4 value[kLinesInFlight / 2];
-      char* at[kLinesInFlight / 2];
+    const bool looks_up = batch / box.run_lines.by + 2 <= u32(Places::kPairs);
+    for (u32 begin = first; begin < end; begin += batch) {
+      const u32 last = min(begin + batch, end) - 1, lowest = box.run_lines.quotient(begin);
+      if (looks_up) {
+        const u32 highest = box.run_lines.quotient(last);
+        __syncwarp();
+        for (u32 run = lowest + lane; run <= highest; run += kWarp) places.pair[run - lowest] = pair(run);
+        __syncwarp();
+      }
+      uint4 value[lines];
+      char* at[lines];
 #pragma unroll
-      for (int i = 0; i < kLinesInFlight / 2; ++i) {
-        const u32 line = min(begin + i * kWarp, end - 1);
+      for (int i = 0; i < int(lines); ++i) {
+        const u32 line = min(begin + i * kWarp + lane, last);
         const u32 run = box.run_lines.quotient(line), inside = (line - run * box.run_lines.by) * kLine;
-        const Places::Pair here = pair(run);
+        const Places::Pair here = looks_up ? places.pair[run - lowest] : pair(run);
         at[i] = here.to + inside;
         value[i] = read_word(here.from + inside);
       }
 #pragma unroll
-      for (int i = 0; i < kLinesInFlight / 2; ++i)
-        if (begin + i * kWarp < end) *reinterpret_cast<uint4*>(at[i]) = value[i];
+      for (int i = 0; i < int(lines); ++i)
+        if (begin + i * kWarp + lane <= last) *reinterpret_cast<uint4*>(at[i]) = value[i];
     }
   }
 
