@@ -16,7 +16,7 @@ from fuscoc.codegen.triton_expressions import wrapped
 from fuscoc.codegen.triton_kernel import NodeKernel, print_header, print_kernel
 from fuscoc.codegen.triton_rows import as_tuple
 from fuscoc.codegen.triton_text import TritonText
-from fuscoc.codegen.triton_tiles import LINE_BYTES, LineSizes, TritonPieceSizes
+from fuscoc.codegen.triton_tiles import LINE_BYTES, TritonPieceSizes
 from fuscoc.dialect.base import ops_of, terminator
 from fuscoc.dialect.fused import NodePieces
 from fuscoc.dialect.node import Node
@@ -246,7 +246,6 @@ class _Printer:
 
     def dispatch(self) -> str:
         leaving, holding = self.shuffle.leaving, self.sizes.holding_warps
-        warps = holding or self.sizes.narrow_warps or self.sizes.copy_warps
         sources = {f"source_{i}": f"source.{field.name}" for i, field in enumerate(leaving)}
         places = {f"rows_at_{i}": f"rows_at.{field.name}" for i, field in enumerate(leaving)}
         given = {
@@ -258,7 +257,7 @@ class _Printer:
             "rows": as_tuple(self.rows()),
             "steps": self.steps,
             "num_loops": self.num_loops,
-            "lines_at_once": as_tuple([str(self.lines(warps, each)) for each in self.sizes.fields]),
+            "lines_at_once": as_tuple([str(each.lines) for each in self.sizes.fields]),
             "item_lines": self.sizes.item_lines,
             "apart": self.shuffle.apart,
             "fixed": not self.op.looks_up(),
@@ -267,17 +266,18 @@ class _Printer:
         begun = {"begun": "begun"} if self.shuffle.apart else {}
         nbytes = {"source_bytes": "source_bytes"} if holding else {}
         parameters = {"ticket": "ticket", **begun, **sources, **nbytes, **places}
+        warps = holding or self.sizes.copy_warps
         return self.kernel("dispatch", "move.dispatch", parameters, given, warps)
 
     def combine(self, role: str, *lent: str) -> str:
         """The kernel that brings results back; ``lent``: what says where one lies that may be."""
         names = ("ticket", "rows_ticket")
-        warps = lent and self.sizes.narrow_warps or self.sizes.copy_warps
+        lines = self.sizes.fields[0].lines
         given: dict[str, object] = {
             **dict.fromkeys((*names, "rows", "result", "result_bytes")),
             "sizes": self.rows()[0],
             "steps": self.steps,
-            "lines_at_once": self.lines(warps, self.sizes.fields[0]),
+            "lines_at_once": self.sizes.lent_lines or lines if lent else lines,
             "item_lines": self.sizes.item_lines,
             "disjoint": bool(self.op.read("disjoint")),
             "fixed": not self.op.looks_up(),
@@ -285,12 +285,7 @@ class _Printer:
         given |= {name: name for name in lent} | ({"may_lend": True} if lent else {})
         parameters = {name: name for name in (*names, *lent)}
         parameters |= self.of_field("rows", "result", "result_bytes")
-        return self.kernel(role, "give_back.combine", parameters, given, warps)
-
-    def lines(self, warps: int, field: LineSizes) -> int:
-        """How many lines of a field a program of so many warps copies at once. Items are no larger,
-        whose lines are divided among warps where words are lines."""
-        return min(field.lines * warps // self.sizes.copy_warps, self.sizes.item_lines)
+        return self.kernel(role, "give_back.combine", parameters, given, self.sizes.copy_warps)
 
     def of_field(self, *names: str) -> dict[str, str]:
         """Parameters of the one field that comes back."""

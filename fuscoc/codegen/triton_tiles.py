@@ -12,10 +12,9 @@ from fuscoc.lang.dtypes import ITEM_BYTES
 LINE_BYTES = 16
 LINES_PER_LANE = 8
 """Lines that a lane copies at once: as many as registers hold, of wide words."""
-COPY_WARPS, HOLDING_WARPS, NARROW_WARPS = 4, 8, 8
-"""Of programs that copy lines; of those that compute where all lines of an item lie before they
-know whether they may store these: for small calls, which that holds up; and of those that put lines
-of narrow words together where programs may be few: what has twice the lines under way."""
+COPY_WARPS, HOLDING_WARPS = 4, 8
+"""Of programs that copy lines, and of those that compute where all lines of an item lie before they
+know whether they may store these: for small calls, which that holds up."""
 TILE_ROW_BYTES, MAX_TILE_ROWS = 1024, 512
 """The longest row that is moved with others at once, and how many that are at most."""
 SORTED_ROWS, SORTED_KEYS = 256, 512
@@ -87,7 +86,7 @@ class TritonPieceSizes:
     plan_warps: int
     copy_warps: int
     holding_warps: int | None
-    narrow_warps: int | None
+    lent_lines: int | None
     item_lines: int
     chained: int | None
     fields: tuple[LineSizes, ...]
@@ -106,13 +105,15 @@ def choose_triton_piece_sizes(
         for field in shuffle.leaving
         for unit in (unit_bytes(field),)
     )
-    words = [field.word_bytes for field in fields]
-    holds = not looks_up and words == [LINE_BYTES]
+    holds = not looks_up and [field.word_bytes for field in fields] == [LINE_BYTES]
+    # Results are lent on few SMs, whose programs need more loads in flight; of bytes they have all.
+    word = fields[0].word_bytes
+    lent = lanes * min(2 * word, LINES_PER_LANE) if 1 < word < LINE_BYTES else None
     return TritonPieceSizes(
         plan_warps=PLACE_WARPS,
         copy_warps=COPY_WARPS,
         holding_warps=HOLDING_WARPS if holds else None,
-        narrow_warps=NARROW_WARPS if min(words) < LINE_BYTES else None,
+        lent_lines=lent,
         item_lines=lanes * LINES_PER_LANE,
         chained=CHAINED if are_alike else None,
         fields=fields,

@@ -98,8 +98,8 @@ class TritonPieceTile(Op, name="triton_piece_tile"):
     which they read in words of ``word_bytes``. Of short entries that are alike a program that plans
     takes ``chained`` at once. With ``holding_warps`` programs of dispatch have these, and may hold
     an item before they know whether it is to be stored: words of one field, which are lines, where
-    nothing is looked up. Where words are narrow, programs of dispatch, and those that bring results
-    which are lent, have ``narrow_warps``, and copy as many times the lines at once.
+    nothing is looked up. Of results that are lent, in words that are no lines, ``lent_lines`` are
+    copied at once.
 
     ``"fsc.triton_piece_tile"() {copy_warps = 4 : i64, fields = [{field = "x", lines = 1024 : i64,
     word_bytes = 16 : i64}], holding_warps = 8 : i64, item_lines = 1024 : i64, plan_warps = 1 : i64}
@@ -110,7 +110,7 @@ class TritonPieceTile(Op, name="triton_piece_tile"):
         plan_warps=Integer(1),
         copy_warps=Integer(1),
         holding_warps=Integer(1, optional=True),
-        narrow_warps=Integer(1, optional=True),
+        lent_lines=Integer(1, optional=True),
         item_lines=Integer(1),
         chained=Integer(1, optional=True),
         fields=Array(Record({"field": Text(), "word_bytes": Unit(1), "lines": Integer(1)})),
@@ -122,8 +122,7 @@ class TritonPieceTile(Op, name="triton_piece_tile"):
         pieces = ops_of(op.operation.parent, NodePieces)
         if not pieces:
             raise VerifyError("must stand beside a fsc.node_pieces")
-        names = "plan_warps", "copy_warps", "holding_warps", "narrow_warps"
-        warps = {name: op.read(name) or 1 for name in names}
+        warps = {name: op.read(name) or 1 for name in ("plan_warps", "copy_warps", "holding_warps")}
         for name, each in warps.items():
             check_power(each, f"'{name}'")
         check_power(op.read("chained") or 1, "'chained'")
@@ -136,12 +135,11 @@ class TritonPieceTile(Op, name="triton_piece_tile"):
             if words != [LINE_BYTES] or pieces[0].looks_up():
                 raise VerifyError("must not hold looked-up items, or words that are no lines")
             check_power(op.read("item_lines"), "'item_lines' of items that are held")
-        copies, narrow = op.read("copy_warps"), op.read("narrow_warps")
-        if (narrow is not None) != (min(words) < LINE_BYTES):
-            raise VerifyError("needs 'narrow_warps' exactly where words are narrower than lines")
-        if narrow is not None and narrow < copies:
-            raise VerifyError("needs no fewer 'narrow_warps' than 'copy_warps'")
         for each in op.read("fields"):
             check_power(each["lines"], f"'lines' of '{each['field']}'")
             if op.read("item_lines") % each["lines"]:
                 raise VerifyError(f"needs items of as many lines as '{each['field']}', or more")
+        if lent := op.read("lent_lines"):
+            check_power(lent, "'lent_lines'")
+            if words[0] == LINE_BYTES or op.read("item_lines") % lent:
+                raise VerifyError("needs items of as many lines as 'lent_lines', of narrow words")

@@ -131,10 +131,8 @@ def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
             "copy_warps": f"at most {LINES_PER_LANE} lines of {LINE_BYTES} B in flight a lane",
             "item_lines": f"lines that a program takes from a counter, {item:,} B",
         }
-        if "narrow_warps" in tile:
-            found["narrow_warps"] = (
-                "of dispatch, and of results that are lent: more loads under way"
-            )
+        if "lent_lines" in tile:
+            found["lent_lines"] = "at once of results that are lent: programs are few, and wait less"
         if "holding_warps" in tile:
             found["holding_warps"] = "of dispatch: a small call computes where lines lie in advance"
         return found

@@ -136,7 +136,7 @@ def vit_patches_node_dispatch(
         rows=((2, 588, 3, 42, (14,), (-1,), (42,)),),
         steps=3,
         num_loops=2,
-        lines_at_once=(512,),
+        lines_at_once=(256,),
         item_lines=1024,
         apart=False,
         fixed=False,

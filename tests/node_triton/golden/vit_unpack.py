@@ -113,7 +113,7 @@ def vit_unpack_node_dispatch(
         rows=((2, 42, 42, 42, (), (), ()),),
         steps=2,
         num_loops=2,
-        lines_at_once=(512,),
+        lines_at_once=(256,),
         item_lines=1024,
         apart=False,
         fixed=False,

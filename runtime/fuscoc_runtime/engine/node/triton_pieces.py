@@ -192,7 +192,7 @@ class TritonPiecesNode(TritonNode):
         if begun is not None:
             values["begun"] = address(begun)
         needed = self._num_items(num_sources)
-        values["programs"] = self._few(needed, self._programs.dispatch, self._few_forth)
+        values["programs"] = self._few(needed, self._most_forth, self._few_forth)
         most = self._few_forth * self._programs.sms if self._may_wait else 0
         part = planning_of(needed, values["programs"], most)
         commands = self._forth if part is None else self._beside[part]
@@ -245,6 +245,9 @@ class TritonPiecesNode(TritonNode):
         # Who has only some of the SMs has left the others to kernels that may not have to wait.
         whole = self._program.model(None).sms
         self._may_wait = programs.sms == whole and self._plan_programs <= whole
+        # Lines are put together by many loads, which few programs wait for. These wait for no peer.
+        times = 2 if programs.sms < whole and self._pieces.line_parts > 1 else 1
+        self._most_forth = times * programs.dispatch
         holds = self._may_wait and "holding_warps" in self._tile
         self._few_forth = FEW_HOLDING if holds else FEW_AN_SM
 
