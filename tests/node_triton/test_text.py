@@ -307,12 +307,12 @@ def test_pieces_move_sixteen_bytes_at_once(name: str, role: str) -> None:
     assert row_accesses(compiled(name)[role]) == {("ld", 16): 8, ("st", 16): 8}
 
 
-@pytest.mark.parametrize("role", ["dispatch", "combine", "lend"])
-def test_patches_are_stored_sixteen_bytes_at_once(role: str) -> None:
-    """Runs are 14 pixels of 3 bytes, so they begin at any even address: a thread reads its two
-    lines by eight words of two bytes each, and stores each at once. Words are stored one by one
-    only where a line is cut by the end of a patch."""
-    expected = {("ld", 2): 16, ("st", 16): 2, ("st", 2): 16}
+@pytest.mark.parametrize(("role", "lines"), [("dispatch", 2), ("combine", 2), ("lend", 4)])
+def test_patches_are_stored_sixteen_bytes_at_once(role: str, lines: int) -> None:
+    """Runs are 14 pixels of 3 bytes, so they begin at any even address: a thread reads its lines by
+    eight words of two bytes each, and stores each at once. Words are stored one by one only where a
+    line is cut by the end of a patch."""
+    expected = {("ld", 2): 8 * lines, ("st", 16): lines, ("st", 2): 8 * lines}
     assert row_accesses(compiled("vit_patches")[role]) == expected
 
 
