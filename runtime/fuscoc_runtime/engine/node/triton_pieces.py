@@ -258,8 +258,8 @@ class TritonPiecesNode(TritonNode):
             parts = {"meets": "one_program", "places": "plan_programs"}
             planning = [Launch(plan, number, {"part": name}) for name, number in parts.items()]
             return [*planning, Launch(dispatch, "programs")]
-        planning = Launch(plan, "plan_programs", {"part": part or "both"})
-        return [planning, Launch(dispatch, "programs", follows=part is not None)]
+        plans = Launch(plan, "plan_programs", {"part": part or "both"})
+        return [plans, Launch(dispatch, "programs", follows=part is not None)]
 
     def _lasting_numbers(self, index: int) -> dict[str, int]:
         return {

@@ -10,7 +10,8 @@ done. Each tells the peers when what it has stored has come; the last one to lea
 of theirs have.
 
 The kernel may run beside the planner: its programs wait for the boxes. Where these may be kept,
-each hears by itself whether they are, and of a call of few items it has read by then what it copies first.
+each hears by itself whether they are; in a call of few items it has read by then what it copies
+first.
 """
 
 import triton
