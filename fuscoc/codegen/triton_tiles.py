@@ -106,9 +106,10 @@ def choose_triton_piece_sizes(
         for unit in (unit_bytes(field),)
     )
     holds = not looks_up and [field.word_bytes for field in fields] == [LINE_BYTES]
-    # Results are lent on few SMs, whose programs need more loads in flight; of bytes they have all.
+    # Results are lent on few SMs, whose programs need more loads in flight: 32 a lane, of words for
+    # which there are registers.
     word = fields[0].word_bytes
-    lent = lanes * min(2 * word, LINES_PER_LANE) if 1 < word < LINE_BYTES else None
+    lent = lanes * 2 * word if word in (2, 4) else None
     return TritonPieceSizes(
         plan_warps=PLACE_WARPS,
         copy_warps=COPY_WARPS,

@@ -132,9 +132,7 @@ def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
             "item_lines": f"lines that a program takes from a counter, {item:,} B",
         }
         if "lent_lines" in tile:
-            found["lent_lines"] = (
-                "at once of results that are lent, to few programs"
-            )
+            found["lent_lines"] = "at once of results that are lent, to few programs"
         if "holding_warps" in tile:
             found["holding_warps"] = "of dispatch: a small call computes where lines lie in advance"
         return found

@@ -41,7 +41,8 @@ FEW_AN_SM, FEW_HOLDING = 2.5, 2
 """Programs of a small call: half of the SMs have room for another's, also while these wait. Of
 those that hold an item meanwhile, of twice as many warps, no more than registers have room for."""
 FEW_TURNS = 2
-"""Items of a program, on average, up to which a call is held up by the begin of its programs."""
+"""Items of a program, on average, up to which a call is held up by the begin of its programs. The
+same number stands in kernels/device/move.py."""
 PARTS = {"both": 0, "meets": 1, "places": 2, "leads": 3}
 """What a launch of `plan` does: see kernels/device/pieces.py."""
 SHARE = 1 << 14
@@ -192,7 +193,7 @@ class TritonPiecesNode(TritonNode):
         if begun is not None:
             values["begun"] = address(begun)
         needed = self._num_items(num_sources)
-        values["programs"] = self._few(needed, self._most_forth, self._few_forth)
+        values["programs"] = self._few(needed, self._programs.dispatch, self._few_forth)
         most = self._few_forth * self._programs.sms if self._may_wait else 0
         part = planning_of(needed, values["programs"], most)
         commands = self._forth if part is None else self._beside[part]
@@ -245,9 +246,6 @@ class TritonPiecesNode(TritonNode):
         # Who has only some of the SMs has left the others to kernels that may not have to wait.
         whole = self._program.model(None).sms
         self._may_wait = programs.sms == whole and self._plan_programs <= whole
-        # Lines are put together by many loads, which few programs wait for. These wait for no peer.
-        times = 2 if programs.sms < whole and self._pieces.line_parts > 1 else 1
-        self._most_forth = times * programs.dispatch
         holds = self._may_wait and "holding_warps" in self._tile
         self._few_forth = FEW_HOLDING if holds else FEW_AN_SM
 

@@ -48,19 +48,20 @@ def dispatch(
     is_kept = num_items != num_items
     own = tl.program_id(0).to(tl.int64)
     turn = own
+    ahead = own * 0  # turns that programs have had already, behind which the counter goes on
     lacks_turn = num_items == num_items
     if fixed:
         reads_ahead = holds
         if holds:  # otherwise nothing is compiled of what reads ahead
             reads_ahead = num_items <= FEW_TURNS * tl.num_programs(0)
         if reads_ahead:
-            turn = sync.first_item(state, words.NEXT_ITEM, takes)  # behind the one of its number
+            turn = sync.first_item(state, words.NEXT_ITEM, takes)
             lacks_turn = num_items != num_items
             is_kept = copy_ahead(
                 call, epoch, half, item_of(own, places, part), num_items, source_fields[0],
                 source_bytes, rows_at[0], steps, item_lines,
             )  # fmt: skip
-            turn += tl.where(is_kept, tl.num_programs(0), 0)
+            ahead = tl.where(is_kept, tl.num_programs(0), 0).to(tl.int64)
         else:
             is_kept = kept.all_say_so(call, epoch, kept.hear(call))
     if is_kept == 0:
@@ -72,6 +73,7 @@ def dispatch(
         lacks_turn = lacks_turn | (takes != had)
     if lacks_turn:
         turn = sync.first_item(state, words.NEXT_ITEM, takes)
+    turn += ahead
     num_turns = places * part
     for time in range(tl.where(is_kept, 1, 2)):  # that a program looks for items, and for slots
         if (is_kept == 0) & ((time == 1) | (tl.program_id(0) % MARKERS == 0)):
@@ -79,10 +81,8 @@ def dispatch(
         if apart:
             if time == 1:  # it has copied, and nobody waits for this
                 mark_cells(call, begun, num_loops, rows[0][1])
-        if time == 1:
-            turn = sync.next_item(state, words.NEXT_ITEM, num_turns, takes)
-        while turn < num_turns:
-            following = sync.next_item(state, words.NEXT_ITEM, num_turns, takes)
+        while turn < num_turns:  # none is left the second time
+            following = sync.next_item(state, words.NEXT_ITEM, num_turns, takes) + ahead
             item = item_of(turn, places, part)
             if item < num_items:
                 copy(
@@ -108,8 +108,9 @@ def dispatch(
 
 @triton.jit
 def items_of(call, half, num_fields: tl.constexpr, fixed: tl.constexpr):
-    """How many items there are; whether programs take them from the counter, as where each has one
-    at most they need not; from how many places of the list, and how many there are of a place."""
+    """How many items there are; whether programs take them from the counter, or, as there are no
+    more items than programs, each has that of its number; from how many places of the list, and how
+    many there are of a place."""
     said, _ = made_boxes.forth(call, half, num_fields)
     num_items = tl.load(said + made_boxes.NUM_ITEMS)
     takes = num_items == num_items
@@ -130,7 +131,7 @@ def copy_ahead(
     call, epoch, half, item, num_items, source, source_bytes, rows_at, steps: tl.constexpr,
     item_lines: tl.constexpr,
 ):  # fmt: skip
-    """Copy an item, if it is one of those, and all ranks keep their boxes; whether they do. It
+    """Copy an item, if there are so many, and all ranks keep their boxes; whether they do. It
     reads before it knows: of a source that is smaller now than boxes say, as much as there is."""
     box, _, _, start, end, inside = ends_of(call, half, item, 1, steps)
     first = (inside * item_lines).to(tl.int32)
