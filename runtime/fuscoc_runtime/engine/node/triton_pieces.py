@@ -195,7 +195,9 @@ class TritonPiecesNode(TritonNode):
         needed = self._num_items(num_sources)
         values["programs"] = self._few(needed, self._programs.dispatch, self._few_forth)
         most = self._few_forth * self._programs.sms if self._may_wait else 0
-        part = planning_of(needed, values["programs"], most)
+        part = None  # boxes that inputs say take the planner longer
+        if not self._pieces.outer:
+            part = planning_of(needed, values["programs"], most)
         commands = self._forth if part is None else self._beside[part]
         commands.submit(commands.numbers(values))
         return handle
