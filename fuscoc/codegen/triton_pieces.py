@@ -272,12 +272,12 @@ class _Printer:
     def combine(self, role: str, *lent: str) -> str:
         """The kernel that brings results back; ``lent``: what says where one lies that may be."""
         names = ("ticket", "rows_ticket")
-        lines = self.sizes.fields[0].lines
+        lines = (self.sizes.lent_lines if lent else None) or self.sizes.fields[0].lines
         given: dict[str, object] = {
             **dict.fromkeys((*names, "rows", "result", "result_bytes")),
             "sizes": self.rows()[0],
             "steps": self.steps,
-            "lines_at_once": self.sizes.lent_lines or lines if lent else lines,
+            "lines_at_once": lines,
             "item_lines": self.sizes.item_lines,
             "disjoint": bool(self.op.read("disjoint")),
             "fixed": not self.op.looks_up(),

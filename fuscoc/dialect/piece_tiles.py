@@ -141,5 +141,7 @@ class TritonPieceTile(Op, name="triton_piece_tile"):
                 raise VerifyError(f"needs items of as many lines as '{each['field']}', or more")
         if lent := op.read("lent_lines"):
             check_power(lent, "'lent_lines'")
-            if words[0] == LINE_BYTES or op.read("item_lines") % lent:
-                raise VerifyError("needs items of as many lines as 'lent_lines', of narrow words")
+            if words[0] == LINE_BYTES:
+                raise VerifyError("must not have 'lent_lines' of words that are lines")
+            if op.read("item_lines") % lent:
+                raise VerifyError("needs items of as many lines as 'lent_lines', or more")

@@ -161,7 +161,6 @@ def test_pieces_are_read_in_words_of_their_runs(old: str, tile: str) -> None:
     assert tile + reason in error_of(edited(text, (old, old.replace("= 2", "= 4"))))
 
 
-NARROW = "needs items of as many lines as 'lent_lines', of narrow words"
 PIECE_TILES = [
     ("combine_warps = 28", "combine_warps = 33", "must not put more than 32 warps into a CTA"),
     ("combine_warps = 28", "combine_warps = 5", "needs warps that turn tiles, beside {"),
@@ -194,7 +193,7 @@ PIECE_TILES = [
     ("plan_warps = 1", "plan_warps = 3", "needs a power of two for 'plan_warps', not 3"),
     ("plan_warps = 1", "plan_warps = 64", "must not put more than 32 warps into a program"),
     ("lent_lines = 512", "lent_lines = 768", "needs a power of two for 'lent_lines', not 768"),
-    ("lent_lines = 512", "lent_lines = 2048", NARROW),
+    ("lent_lines = 512", "lent_lines = 2048", "needs items of as many lines as 'lent_lines'"),
     ("lines = 256", "lines = 255", "needs a power of two for 'lines' of 'pixels', not 255"),
     ("item_lines = 1024", "item_lines = 1000", "needs items of as many lines as 'pixels'"),
 ]
@@ -206,6 +205,7 @@ def test_tiles_of_pieces(old: str, new: str, reason: str) -> None:
     assert reason in error_of(edited(text, (old, new)))
 
 
+LENT = "must not have 'lent_lines' of words that are lines"
 HOLDING = "must not hold looked-up items, or words that are no lines"
 
 
@@ -216,7 +216,7 @@ HOLDING = "must not hold looked-up items, or words that are no lines"
         ("redistribute", "holding_warps = 8", "holding_warps = 64", "must not put more than 32"),
         ("redistribute", "item_lines = 1024", "item_lines = 3072", "power of two for 'item_lines'"),
         ("kv_pages", "copy_warps = 4", "copy_warps = 4 : i64, holding_warps = 8", HOLDING),
-        ("kv_pages", "copy_warps = 4", "copy_warps = 4 : i64, lent_lines = 1024", NARROW),
+        ("kv_pages", "copy_warps = 4", "copy_warps = 4 : i64, lent_lines = 1024", LENT),
         (
             "ulysses",
             "lines = 1024 : i64, word_bytes = 16",

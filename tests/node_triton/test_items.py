@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fuscoc_runtime.engine.node import triton_pieces
+from fuscoc_runtime.kernels.device import load
+from fuscoc_runtime.kernels.loader import launching
 from tests.engine import specs
 from tests.engine.fixtures import pool_of
 from tests.engine.pool import Pool
@@ -33,3 +36,8 @@ def test_each_item_is_copied_once(pool: Pool, num_programs: int) -> None:
     (seen,) = pool.run(item_work.copied, 1, path, num_programs, sizes)
     for size, items in zip(sizes, seen, strict=True):
         assert sorted(items) == list(range(size // ROWS_AN_ITEM))
+
+
+def test_host_and_device_call_as_many_items_few() -> None:
+    with launching(interpreted=True):
+        assert load("move").FEW_TURNS.value == triton_pieces.FEW_TURNS

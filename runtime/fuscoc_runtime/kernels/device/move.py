@@ -46,20 +46,17 @@ def dispatch(
     half = tl.load(sync.array(call, words.FORTH, tl.int64))
     num_items, takes, places, part = items_of(call, half, len(rows), fixed)
     is_kept = num_items != num_items
-    own = tl.program_id(0).to(tl.int64)
-    turn = own
-    ahead = own * 0  # turns that programs have had already, behind which the counter goes on
-    lacks_turn = num_items == num_items
+    turn = sync.first_item(state, words.NEXT_ITEM, takes)
+    ahead = turn * 0  # turns that programs have had already, behind which the counter goes on
     if fixed:
         reads_ahead = holds
         if holds:  # otherwise nothing is compiled of what reads ahead
             reads_ahead = num_items <= FEW_TURNS * tl.num_programs(0)
         if reads_ahead:
-            turn = sync.first_item(state, words.NEXT_ITEM, takes)
-            lacks_turn = num_items != num_items
+            own = item_of(tl.program_id(0).to(tl.int64), places, part)
             is_kept = copy_ahead(
-                call, epoch, half, item_of(own, places, part), num_items, source_fields[0],
-                source_bytes, rows_at[0], steps, item_lines,
+                call, epoch, half, own, num_items, source_fields[0], source_bytes, rows_at[0],
+                steps, item_lines,
             )  # fmt: skip
             ahead = tl.where(is_kept, tl.num_programs(0), 0).to(tl.int64)
         else:
@@ -70,9 +67,8 @@ def dispatch(
         had = takes
         num_items, takes, places, part = items_of(call, half, len(rows), fixed)
         num_items = tl.where(sync.aborted(call) != 0, 0, num_items)
-        lacks_turn = lacks_turn | (takes != had)
-    if lacks_turn:
-        turn = sync.first_item(state, words.NEXT_ITEM, takes)
+        if takes != had:
+            turn = sync.first_item(state, words.NEXT_ITEM, takes)
     turn += ahead
     num_turns = places * part
     for time in range(tl.where(is_kept, 1, 2)):  # that a program looks for items, and for slots

@@ -24,7 +24,8 @@ COLUMNS = tl.constexpr(1)  # what ranks tell: their slots
 def exchange(call, num_sources, num_slots):
     """The slots of all ranks, beside the segments that are of each node: a block a node, as in
     `plan.exchange`."""
-    sync.follow(True)
+    sync.follow()
+    sync.lead()
     num_slots = tl.full((1,), 0, tl.int32) + num_slots.to(tl.int32)
     blocks = sync.word(call, words.PLAN_BLOCKS)
     for node in range(tl.program_id(0), blocks, tl.num_programs(0)):
@@ -40,7 +41,8 @@ def place(call, num_sources, begun, fanout: tl.constexpr, tile: tl.constexpr, ap
     """Slot codes of a tile; the first program also says what this rank receives. ``begun`` is as in
     `move`; where segments must lie ``apart``, each has one point, and what crosses nodes has been
     looked at by `hop.pack`."""
-    sync.follow(True)
+    sync.follow()
+    sync.lead()
     num_nodes = sync.word(call, words.NUM_NODES)
     node = tl.program_id(0) // (tl.num_programs(0) // num_nodes)
     counts = plan.counts_of_ranks(call, COLUMNS)

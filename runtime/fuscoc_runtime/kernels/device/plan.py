@@ -135,7 +135,8 @@ def exchange(
     blocks of columns of what is of a node, and waits when all of its have been told: so there may
     be fewer programs than blocks, and as few as run at once where ranks share a GPU. Of the
     ``table`` that places keys, if one does, ranks tell each other, too."""
-    sync.follow(True)
+    sync.follow()
+    sync.lead()
     row: tl.constexpr = 2 * max(keys, words.MAX_RANKS) if words.IS_WIDE and compact else keys
     blocks = sync.word(call, words.PLAN_BLOCKS)
     for number in range(tl.program_id(0), blocks, tl.num_programs(0)):
@@ -253,7 +254,8 @@ def assign(
 ):  # fmt: skip
     """Slot codes of this program's tiles; the first one also says what this rank receives. Where
     keys are ``placed`` by a table, ``key_to_rank`` is this rank's."""
-    sync.follow(True)
+    sync.follow()
+    sync.lead()
     if placed:
         key_to_rank = tables.in_use(call, key_to_rank)
     row: tl.constexpr = 2 * max(keys, words.MAX_RANKS) if words.IS_WIDE and compact else keys

@@ -24,13 +24,12 @@ if triton.knobs.runtime.interpret:
         """Leave the processor to the ranks that are waited for."""
         time.sleep(2e-3)
 
-    def follow(leads=False):
-        """Wait for the kernel before, of which this one may be a programmatic dependent, and let
-        the next one, if this one ``leads``, come when all programs of this one run. What waits for
-        peers does not lead one that fills the GPU: it may keep theirs from running."""
+    def follow():
+        """Wait for the kernel before, of which this one may be a programmatic dependent."""
 
     def lead():
-        """Let the next kernel come when all programs of this one have said so, or have ended."""
+        """Let the next kernel come when all programs of this one have said so, or have ended. What
+        waits for peers does not lead one that fills the GPU: it may keep theirs from running."""
 
     def lanes():
         return words.MAX_RANKS.value
@@ -61,11 +60,9 @@ else:
         pass
 
     @triton.jit
-    def follow(leads: tl.constexpr = False):
+    def follow():
         if cuda_capability_geq(9, 0):
             gdc_wait()
-            if leads:
-                gdc_launch_dependents()
 
     @triton.jit
     def lead():
