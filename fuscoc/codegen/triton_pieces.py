@@ -80,7 +80,7 @@ class _Printer:
         parameters = {name: what for name, what in self.given.items() if _names(name, all_used)}
         self.given = {name: what for name, what in parameters.items() if _names(name, used)}
         texts = [self.function(*lines) for lines in functions]
-        texts += [self.plan(entries, declared, parameters), self.dispatch()]
+        texts += [self.plan(entries, declared, parameters), *self.dispatches()]
         texts += [self.combine("combine"), self.combine("lend", "result_at")] if combines else []
         planning = ["pieces"] if self.alike is None else ["pieces", "chains"]
         modules = [*planning, "move", *(["give_back"] if combines else [])]
@@ -244,7 +244,15 @@ class _Printer:
         numbers = cells, alike.slots_together, alike.points, *ends
         return as_tuple([str(each) for each in numbers])
 
-    def dispatch(self) -> str:
+    def dispatches(self) -> Iterator[str]:
+        """The kernel that copies, and one of other sizes for few SMs, if these are others."""
+        lines = [each.lines for each in self.sizes.fields]
+        few_lines = [each.few_lines for each in self.sizes.fields]
+        yield self.dispatch("dispatch", lines)
+        if few_lines != lines:
+            yield self.dispatch("dispatch_few", few_lines)
+
+    def dispatch(self, role: str, lines: Sequence[int]) -> str:
         leaving, holding = self.shuffle.leaving, self.sizes.holding_warps
         sources = {f"source_{i}": f"source.{field.name}" for i, field in enumerate(leaving)}
         places = {f"rows_at_{i}": f"rows_at.{field.name}" for i, field in enumerate(leaving)}
@@ -257,7 +265,7 @@ class _Printer:
             "rows": as_tuple(self.rows()),
             "steps": self.steps,
             "num_loops": self.num_loops,
-            "lines_at_once": as_tuple([str(each.lines) for each in self.sizes.fields]),
+            "lines_at_once": as_tuple([str(each) for each in lines]),
             "item_lines": self.sizes.item_lines,
             "apart": self.shuffle.apart,
             "fixed": not self.op.looks_up(),
@@ -267,17 +275,17 @@ class _Printer:
         nbytes = {"source_bytes": "source_bytes"} if holding else {}
         parameters = {"ticket": "ticket", **begun, **sources, **nbytes, **places}
         warps = holding or self.sizes.copy_warps
-        return self.kernel("dispatch", "move.dispatch", parameters, given, warps)
+        return self.kernel(role, "move.dispatch", parameters, given, warps)
 
     def combine(self, role: str, *lent: str) -> str:
-        """The kernel that brings results back; ``lent``: what says where one lies that may be."""
-        names = ("ticket", "rows_ticket")
-        lines = (self.sizes.lent_lines if lent else None) or self.sizes.fields[0].lines
+        """The kernel that brings results back; ``lent``: what says where one lies that may be, to
+        programs of few SMs."""
+        names, field = ("ticket", "rows_ticket"), self.sizes.fields[0]
         given: dict[str, object] = {
             **dict.fromkeys((*names, "rows", "result", "result_bytes")),
             "sizes": self.rows()[0],
             "steps": self.steps,
-            "lines_at_once": lines,
+            "lines_at_once": field.few_lines if lent else field.lines,
             "item_lines": self.sizes.item_lines,
             "disjoint": bool(self.op.read("disjoint")),
             "fixed": not self.op.looks_up(),

@@ -12,6 +12,9 @@ from fuscoc.lang.dtypes import ITEM_BYTES
 LINE_BYTES = 16
 LINES_PER_LANE = 8
 """Lines that a lane copies at once: as many as registers hold, of wide words."""
+FEW_WORDS, FEW_TIMES = (2, 4), 2
+"""Programs of few SMs need more loads in flight: twice as many lines, of words for which there are
+registers."""
 COPY_WARPS, HOLDING_WARPS = 4, 8
 """Of programs that copy lines, and of those that compute where all lines of an item lie before they
 know whether they may store these: for small calls, which that holds up."""
@@ -72,11 +75,13 @@ class TritonSizes:
 
 @dataclass(frozen=True)
 class LineSizes:
-    """How a field of a piece is copied: read in words of ``word_bytes``, ``lines`` at once."""
+    """How a field of a piece is copied: read in words of ``word_bytes``, ``lines`` at once, and
+    ``few_lines`` by programs of few SMs."""
 
     field: str
     word_bytes: int
     lines: int
+    few_lines: int
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,6 @@ class TritonPieceSizes:
     plan_warps: int
     copy_warps: int
     holding_warps: int | None
-    lent_lines: int | None
     item_lines: int
     chained: int | None
     fields: tuple[LineSizes, ...]
@@ -101,20 +105,16 @@ def choose_triton_piece_sizes(
     words that are lines."""
     lanes = COPY_WARPS * LANES
     fields = tuple(
-        LineSizes(field.name, unit, lanes * min(unit, LINES_PER_LANE))
+        LineSizes(field.name, unit, lines, lines * (FEW_TIMES if unit in FEW_WORDS else 1))
         for field in shuffle.leaving
         for unit in (unit_bytes(field),)
+        for lines in (lanes * min(unit, LINES_PER_LANE),)
     )
     holds = not looks_up and [field.word_bytes for field in fields] == [LINE_BYTES]
-    # Results are lent on few SMs, whose programs need more loads in flight: 32 a lane, of words for
-    # which there are registers.
-    word = fields[0].word_bytes
-    lent = lanes * 2 * word if word in (2, 4) else None
     return TritonPieceSizes(
         plan_warps=PLACE_WARPS,
         copy_warps=COPY_WARPS,
         holding_warps=HOLDING_WARPS if holds else None,
-        lent_lines=lent,
         item_lines=lanes * LINES_PER_LANE,
         chained=CHAINED if are_alike else None,
         fields=fields,

@@ -3,6 +3,8 @@
 Those of others, and what they have in common, stand in ``node_tiles.py``.
 """
 
+from itertools import product
+
 from fuscoc.codegen.cuda_tiles import (
     CARRIED,
     CARRIED_BUFFER,
@@ -98,22 +100,29 @@ class TritonPieceTile(Op, name="triton_piece_tile"):
     which they read in words of ``word_bytes``. Of short entries that are alike a program that plans
     takes ``chained`` at once. With ``holding_warps`` programs of dispatch have these, and may hold
     an item before they know whether it is to be stored: words of one field, which are lines, where
-    nothing is looked up. Of results that are lent, in words that are no lines, ``lent_lines`` are
-    copied at once.
+    nothing is looked up. Programs of few SMs copy ``few_lines`` at once.
 
-    ``"fsc.triton_piece_tile"() {copy_warps = 4 : i64, fields = [{field = "x", lines = 1024 : i64,
-    word_bytes = 16 : i64}], holding_warps = 8 : i64, item_lines = 1024 : i64, plan_warps = 1 : i64}
-    : () -> ()``
+    ``"fsc.triton_piece_tile"() {copy_warps = 4 : i64, fields = [{few_lines = 1024 : i64, field =
+    "x", lines = 1024 : i64, word_bytes = 16 : i64}], holding_warps = 8 : i64, item_lines = 1024 :
+    i64, plan_warps = 1 : i64} : () -> ()``
     """
 
     attrs = attributes(
         plan_warps=Integer(1),
         copy_warps=Integer(1),
         holding_warps=Integer(1, optional=True),
-        lent_lines=Integer(1, optional=True),
         item_lines=Integer(1),
         chained=Integer(1, optional=True),
-        fields=Array(Record({"field": Text(), "word_bytes": Unit(1), "lines": Integer(1)})),
+        fields=Array(
+            Record(
+                {
+                    "field": Text(),
+                    "word_bytes": Unit(1),
+                    "lines": Integer(1),
+                    "few_lines": Integer(1),
+                }
+            )
+        ),
     )
 
     @classmethod
@@ -135,13 +144,7 @@ class TritonPieceTile(Op, name="triton_piece_tile"):
             if words != [LINE_BYTES] or pieces[0].looks_up():
                 raise VerifyError("must not hold looked-up items, or words that are no lines")
             check_power(op.read("item_lines"), "'item_lines' of items that are held")
-        for each in op.read("fields"):
-            check_power(each["lines"], f"'lines' of '{each['field']}'")
-            if op.read("item_lines") % each["lines"]:
-                raise VerifyError(f"needs items of as many lines as '{each['field']}', or more")
-        if lent := op.read("lent_lines"):
-            check_power(lent, "'lent_lines'")
-            if words[0] == LINE_BYTES:
-                raise VerifyError("must not have 'lent_lines' of words that are lines")
-            if op.read("item_lines") % lent:
-                raise VerifyError("needs items of as many lines as 'lent_lines', or more")
+        for each, name in product(op.read("fields"), ("lines", "few_lines")):
+            check_power(each[name], f"'{name}' of '{each['field']}'")
+            if op.read("item_lines") % each[name]:
+                raise VerifyError(f"needs items of as many lines as '{name}' of '{each['field']}'")

@@ -131,8 +131,6 @@ def _triton(tile: Mapping[str, int], row_bytes: int) -> dict[str, str]:
             "copy_warps": f"at most {LINES_PER_LANE} lines of {LINE_BYTES} B in flight a lane",
             "item_lines": f"lines that a program takes from a counter, {item:,} B",
         }
-        if "lent_lines" in tile:
-            found["lent_lines"] = "at once of results that are lent, to few programs"
         if "holding_warps" in tile:
             found["holding_warps"] = "of dispatch: a small call computes where lines lie in advance"
         return found

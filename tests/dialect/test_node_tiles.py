@@ -192,10 +192,10 @@ PIECE_TILES = [
     ("copy_warps = 4", "copy_warps = 64", "must not put more than 32 warps into a program"),
     ("plan_warps = 1", "plan_warps = 3", "needs a power of two for 'plan_warps', not 3"),
     ("plan_warps = 1", "plan_warps = 64", "must not put more than 32 warps into a program"),
-    ("lent_lines = 512", "lent_lines = 768", "needs a power of two for 'lent_lines', not 768"),
-    ("lent_lines = 512", "lent_lines = 2048", "needs items of as many lines as 'lent_lines'"),
-    ("lines = 256", "lines = 255", "needs a power of two for 'lines' of 'pixels', not 255"),
-    ("item_lines = 1024", "item_lines = 1000", "needs items of as many lines as 'pixels'"),
+    ("few_lines = 512", "few_lines = 768", "a power of two for 'few_lines' of 'pixels', not 768"),
+    ("few_lines = 512", "few_lines = 2048", "of as many lines as 'few_lines' of 'pixels'"),
+    (" lines = 256", " lines = 255", "needs a power of two for 'lines' of 'pixels', not 255"),
+    ("item_lines = 1024", "item_lines = 1000", "items of as many lines as 'lines' of 'pixels'"),
 ]
 
 
@@ -205,7 +205,6 @@ def test_tiles_of_pieces(old: str, new: str, reason: str) -> None:
     assert reason in error_of(edited(text, (old, new)))
 
 
-LENT = "must not have 'lent_lines' of words that are lines"
 HOLDING = "must not hold looked-up items, or words that are no lines"
 
 
@@ -216,11 +215,10 @@ HOLDING = "must not hold looked-up items, or words that are no lines"
         ("redistribute", "holding_warps = 8", "holding_warps = 64", "must not put more than 32"),
         ("redistribute", "item_lines = 1024", "item_lines = 3072", "power of two for 'item_lines'"),
         ("kv_pages", "copy_warps = 4", "copy_warps = 4 : i64, holding_warps = 8", HOLDING),
-        ("kv_pages", "copy_warps = 4", "copy_warps = 4 : i64, lent_lines = 1024", LENT),
         (
             "ulysses",
-            "lines = 1024 : i64, word_bytes = 16",
-            "lines = 512 : i64, word_bytes = 4",
+            " lines = 1024 : i64, word_bytes = 16",
+            " lines = 512 : i64, word_bytes = 4",
             HOLDING,
         ),
     ],

@@ -144,6 +144,35 @@ def vit_patches_node_dispatch(
     )
 
 
+@triton.jit(do_not_specialize=range(4))
+def vit_patches_node_dispatch_few(
+    call: tl.int64,
+    ticket: tl.int64,
+    source_0: tl.int64,
+    rows_at_0: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    ticket = ticket.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
+    rows_at_0 = rows_at_0.to(tl.int64)
+    move.dispatch(
+        call,
+        ticket,
+        begun=0,
+        source_fields=(source_0,),
+        source_bytes=0,
+        rows_at=(rows_at_0,),
+        rows=((2, 588, 3, 42, (14,), (-1,), (42,)),),
+        steps=3,
+        num_loops=2,
+        lines_at_once=(512,),
+        item_lines=1024,
+        apart=False,
+        fixed=False,
+        holds=False,
+    )
+
+
 # vit_patches.fsc:19: combine reverse
 @triton.jit(do_not_specialize=range(6))
 def vit_patches_node_combine(

@@ -121,6 +121,35 @@ def vit_unpack_node_dispatch(
     )
 
 
+@triton.jit(do_not_specialize=range(4))
+def vit_unpack_node_dispatch_few(
+    call: tl.int64,
+    ticket: tl.int64,
+    source_0: tl.int64,
+    rows_at_0: tl.int64,
+):
+    call = call.to(tl.int64).to(tl.pointer_type(tl.int64))
+    ticket = ticket.to(tl.int64)
+    source_0 = source_0.to(tl.int64)
+    rows_at_0 = rows_at_0.to(tl.int64)
+    move.dispatch(
+        call,
+        ticket,
+        begun=0,
+        source_fields=(source_0,),
+        source_bytes=0,
+        rows_at=(rows_at_0,),
+        rows=((2, 42, 42, 42, (), (), ()),),
+        steps=2,
+        num_loops=2,
+        lines_at_once=(512,),
+        item_lines=1024,
+        apart=False,
+        fixed=False,
+        holds=False,
+    )
+
+
 # vit_unpack.fsc:20: combine reverse
 @triton.jit(do_not_specialize=range(6))
 def vit_unpack_node_combine(

@@ -57,7 +57,7 @@ class TritonNode:
     rails: Rails | None = None
     is_out_of_step = False
     _combine_an_sm = 4  # programs, as many as registers hold
-    _lends = False  # whether results may be lent
+    _lends = _has_few_sms = False  # whether results may be lent, and whether SMs are `FEW_SMS`
     _reply: AnsweringNode | None = None
 
     def __init__(
@@ -71,7 +71,9 @@ class TritonNode:
     ) -> None:
         self.shuffle, self.spec, self.limits = shuffle, node, limits
         self.zeroes_results = node.places_results
-        self._program = TritonProgram(artifact, shuffle, node, members, self._lends)
+        self._program = TritonProgram(
+            artifact, shuffle, node, members, self._lends, self._has_few_sms
+        )
         if limits.capacity > (most := self._program.most_slots):
             raise ValueError(f"a capacity of {limits.capacity} is beyond {most}")
         self._device, self._interpreted = members.device, self._program.interpreted

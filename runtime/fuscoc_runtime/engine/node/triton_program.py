@@ -25,8 +25,10 @@ from fuscoc_runtime.room import LEAST, num_slot_bits, room_for
 COMBINED = ("rows", "result", "result_bytes")
 """What a combine is given of every field."""
 
-INSIDE = {"count", "sort", "dispatch", "combine", "lend"}
-ACROSS = {"exchange_landed", "assign_landed", "pack", "forward", "collect", "finish"}
+OF_FEW = "_few"
+"""Behind a kernel's role where it is for few SMs."""
+INSIDE = frozenset({"count", "sort", "dispatch", "combine", "lend"})
+ACROSS = frozenset({"exchange_landed", "assign_landed", "pack", "forward", "collect", "finish"})
 """Kernels that take the place of these where there are several nodes."""
 
 
@@ -63,8 +65,10 @@ class TritonProgram:
         spec: NodeSpec,
         members: Membership,
         lends: bool = False,
+        few: bool = False,
     ) -> None:
-        """``lends``: with the kernel of results that may be lent."""
+        """``lends``: with the kernel of results that may be lent; ``few``: with those of few SMs,
+        in place of others that do the same."""
         self.shuffle, self.spec, self.members, self._artifact = shuffle, spec, members, artifact
         topology = members.topology
         self.device, self.num_ranks = members.device, topology.ranks_per_node
@@ -80,10 +84,13 @@ class TritonProgram:
         unused = ACROSS if self.num_nodes == 1 else INSIDE
         if not lends:
             unused = {*unused, "lend"}
+        of_few = {role for role in spec.kernels if role.endswith(OF_FEW)}
+        unused = unused | ({role.removesuffix(OF_FEW) for role in of_few} if few else of_few)
         if "sort" in spec.kernels and self.num_nodes > 1:
             unused = {*unused, "exchange"}
         roles = spec.kernels.keys() - unused
-        self.kernels = {role: self._load(spec.kernels[role]) for role in sorted(roles)}
+        loaded = {role: self._load(spec.kernels[role]) for role in sorted(roles)}
+        self.kernels = {role.removesuffix(OF_FEW): each for role, each in loaded.items()}
         self._resident = self.kernels["sort"].resident if self.sorts else 0
         relation = program.relation.kernel
         is_fused = self.sorts or spec.pieces is not None or self._packs()

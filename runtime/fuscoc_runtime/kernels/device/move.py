@@ -5,9 +5,10 @@ whose ranks inputs say, items are taken from several places of the list in turn,
 rank may follow each other.
 
 Some programs first mark the slots that all ranks fill here: where two points have one, it is filled
-twice, by either, and counted. Where all ranks keep their boxes nothing has changed since that was
-done. Each tells the peers when what it has stored has come; the last one to leave waits until all
-of theirs have.
+twice, by either, and counted. The others help when they have copied, if all ranks have told their
+slots by then: those that wait are so few that a rank which shares the GPU has room to tell. Where
+all ranks keep their boxes nothing has changed since that was done. Each tells the peers when what
+it has stored has come; the last one to leave waits until all of theirs have.
 
 The kernel may run beside the planner: its programs wait for the boxes. Where these may be kept,
 each hears by itself whether they are; in a call of few items it has read by then what it copies
@@ -23,7 +24,7 @@ words, vectors, sync = load("words"), load("vectors"), load("sync")
 boxes, lines = load("boxes"), load("lines")
 of_piece, made_boxes, kept = load("cells"), load("made_boxes"), load("kept")
 
-MARKERS = tl.constexpr(16)  # one program in so many marks slots before it copies
+MARKERS = tl.constexpr(16)  # one program in so many waits for slots, and marks them, then copies
 PLACES_OF_LIST = tl.constexpr(16)  # that items of many boxes are taken from
 FEW_TURNS = tl.constexpr(2)  # of a program, on average: then the first item is read ahead
 MARKS = tl.constexpr(256)  # words of slots that are marked at once
@@ -72,8 +73,12 @@ def dispatch(
     turn += ahead
     num_turns = places * part
     for time in range(tl.where(is_kept, 1, 2)):  # that a program looks for items, and for slots
-        if (is_kept == 0) & ((time == 1) | (tl.program_id(0) % MARKERS == 0)):
-            mark_all(call, epoch, num_loops)
+        if is_kept == 0:
+            marks = tl.program_id(0) % MARKERS == 0
+            if time == 1:
+                marks = have_told(call, epoch)
+            if marks:
+                mark_all(call, epoch, num_loops)
         if apart:
             if time == 1:  # it has copied, and nobody waits for this
                 mark_cells(call, begun, num_loops, rows[0][1])
@@ -277,6 +282,16 @@ def mark_all(call, epoch, num_loops: tl.constexpr):
             filled = sync.array(call, words.FILLED, tl.int32)
             mark(call, marks, filled, words.CLASHED, num_loops)
         number = sync.take(state, words.NEXT_GROUP)
+
+
+@triton.jit
+def have_told(call, epoch):
+    """Whether all others have told this rank its slots by now."""
+    peer = tl.arange(0, sync.lanes())
+    there = is_other(call, peer)
+    flags = sync.section(call, sync.word(call, words.RANK), words.TOLD_FLAGS_AT, tl.int32)
+    lacks = there & (epoch - sync.look(flags + peer, there) > 0)
+    return vectors.largest(lacks.to(tl.int32), 0) == 0
 
 
 @triton.jit

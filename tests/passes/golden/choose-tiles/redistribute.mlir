@@ -245,7 +245,7 @@ module {
     %10 = "fsc.node_join"(%9) : (!fsc.token) -> !fsc.token
     "fsc.cuda_piece_tile"() {arch = "sm_90", carried_bytes = 124800 : i64, combine_warps = 24 : i64, dispatch_warps = 28 : i64, few_bytes = 124800 : i64, words = [{field = "x", word_bytes = 16 : i64}]} : () -> ()
     "fsc.cuda_piece_tile"() {arch = "sm_80", combine_warps = 24 : i64, dispatch_warps = 28 : i64, words = [{field = "x", word_bytes = 16 : i64}]} : () -> ()
-    "fsc.triton_piece_tile"() {copy_warps = 4 : i64, fields = [{field = "x", lines = 1024 : i64, word_bytes = 16 : i64}], holding_warps = 8 : i64, item_lines = 1024 : i64, plan_warps = 1 : i64} : () -> ()
+    "fsc.triton_piece_tile"() {copy_warps = 4 : i64, fields = [{few_lines = 1024 : i64, field = "x", lines = 1024 : i64, word_bytes = 16 : i64}], holding_warps = 8 : i64, item_lines = 1024 : i64, plan_warps = 1 : i64} : () -> ()
     "fsc.triton_tile"() {moved = [{align_bytes = 16 : i64, field = "x", part_elems = 512 : i64, pieces = [512]}], plan_block = 1 : i64, plan_keys = 1 : i64, plan_points = 128 : i64, plan_tiles = 1 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 1 : i64, sorted_rows = 1 : i64, tile_rows = 1 : i64} : () -> ()
   }) : () -> ()
 }

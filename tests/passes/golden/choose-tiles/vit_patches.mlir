@@ -277,7 +277,7 @@ module {
     %10 = "fsc.node_join"(%9) : (!fsc.token) -> !fsc.token
     "fsc.cuda_piece_tile"() {arch = "sm_90", combine_warps = 28 : i64, dispatch_warps = 28 : i64, tile_bytes = 43648 : i64, words = [{field = "pixels", word_bytes = 2 : i64}]} : () -> ()
     "fsc.cuda_piece_tile"() {arch = "sm_80", combine_warps = 28 : i64, dispatch_warps = 28 : i64, tile_bytes = 30464 : i64, words = [{field = "pixels", word_bytes = 2 : i64}]} : () -> ()
-    "fsc.triton_piece_tile"() {copy_warps = 4 : i64, fields = [{field = "pixels", lines = 256 : i64, word_bytes = 2 : i64}], item_lines = 1024 : i64, lent_lines = 512 : i64, plan_warps = 1 : i64} : () -> ()
+    "fsc.triton_piece_tile"() {copy_warps = 4 : i64, fields = [{few_lines = 512 : i64, field = "pixels", lines = 256 : i64, word_bytes = 2 : i64}], item_lines = 1024 : i64, plan_warps = 1 : i64} : () -> ()
     "fsc.triton_tile"() {moved = [{align_bytes = 2 : i64, field = "pixels", part_elems = 294 : i64, pieces = [512]}], plan_block = 1 : i64, plan_keys = 1 : i64, plan_points = 128 : i64, plan_tiles = 1 : i64, plan_warps = 4 : i64, row_parts = 1 : i64, row_warps = 1 : i64, sorted_rows = 1 : i64, tile_rows = 1 : i64} : () -> ()
   }) : () -> ()
 }
