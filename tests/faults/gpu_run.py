@@ -100,9 +100,15 @@ def main() -> None:
         max_sources=MOST if is_fixed else None,
     )
     try:
-        if is_fixed:
-            shuffle_fixed(shuffle, rank, kind == "replayed")
-        shuffle_for_ever(shuffle, rank, kind == "async")
+        try:
+            if is_fixed:
+                shuffle_fixed(shuffle, rank, kind == "replayed")
+            shuffle_for_ever(shuffle, rank, kind == "async")
+        except FuscoRuntimeError:
+            raise
+        except RuntimeError as error:  # the GPU has failed, in a call of torch
+            print(error, file=sys.stderr, flush=True)
+            shuffle.check()
     except FuscoRuntimeError as error:
         found = {"type": type(error).__name__, "text": str(error)}
         print(json.dumps(found | {"peer": getattr(error, "peer", None)}), flush=True)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
 
 import fuscoc
 from fuscoc_runtime.topology import Topology
@@ -24,7 +27,27 @@ TOLD = 3000
 """Characters that a failure shows of what a rank has complained of."""
 
 
-def start(artifact: Path, topology: str, kind: str) -> list[subprocess.Popen[str]]:
+@pytest.fixture
+def mps(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """What lets processes share GPUs side by side, by a server of their own."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if control is None:
+        pytest.skip("needs MPS, found no nvidia-cuda-mps-control")
+    variables = {}
+    for what in ("pipe", "log"):
+        (tmp_path / what).mkdir()
+        variables[f"CUDA_MPS_{what.upper()}_DIRECTORY"] = str(tmp_path / what)
+    environment = os.environ | variables
+    subprocess.run([control, "-d"], env=environment, check=True)
+    yield variables
+    subprocess.run(
+        [control], env=environment, input="quit\n", text=True, check=True, timeout=LONGEST
+    )
+
+
+def start(
+    artifact: Path, topology: str, kind: str, variables: Mapping[str, str]
+) -> list[subprocess.Popen[str]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -32,13 +55,11 @@ def start(artifact: Path, topology: str, kind: str) -> list[subprocess.Popen[str
     arguments = [str(artifact), topology, kind, str(TIMEOUT)]
     command = [sys.executable, "-X", "faulthandler", "-m", "tests.faults.gpu_run", *arguments]
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_ranks)}
-    # Ranks may share a GPU, but not by MPS, where one that is killed takes the others along.
-    job["CUDA_MPS_PIPE_DIRECTORY"] = str(artifact.parent)
     return [
         subprocess.Popen(
             command,
             cwd=ROOT,
-            env=os.environ | job | {"RANK": str(rank)},
+            env=os.environ | job | dict(variables) | {"RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=complaints(artifact, rank).open("w"),
             text=True,
@@ -52,10 +73,12 @@ def complaints(artifact: Path, rank: int) -> Path:
     return artifact.parent / f"rank{rank}.err"
 
 
-def kill_one(artifact: Path, topology: str, kind: str, seed: int) -> list[str]:
+def kill_one(
+    artifact: Path, topology: str, kind: str, seed: int, variables: Mapping[str, str]
+) -> list[str]:
     """What the others' errors say."""
     chosen = random.Random(seed)
-    ranks = start(artifact, topology, kind)
+    ranks = start(artifact, topology, kind, variables)
     victim = chosen.randrange(len(ranks))
     try:
         for rank in ranks:
@@ -93,7 +116,20 @@ def test_a_killed_rank_is_named(tmp_path: Path, topology: str, kind: str, policy
     text = (ROOT / "examples" / "moe.fsc").read_text()
     assert dedup in text
     fuscoc.compile(text.replace(dedup, f"{dedup} {policy}"), tmp_path / "moe")
-    kill_one(tmp_path / "moe", topology, kind, 0)
+    # Ranks that share a GPU take turns: no server of MPS listens there.
+    kill_one(tmp_path / "moe", topology, kind, 0, {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)})
+
+
+@pytest.mark.gpu(can_share=True)
+@pytest.mark.parametrize(("topology", "kind"), [*product(["2x2", "4x1"], ["sync", "fixed"])])
+def test_a_rank_that_takes_gpus_along_is_named(
+    tmp_path: Path, topology: str, kind: str, mps: dict[str, str]
+) -> None:
+    """Under MPS what others have on the GPU of a rank that is killed fails, too."""
+    fuscoc.compile(ROOT / "examples" / "moe.fsc", tmp_path / "moe")
+    sharing = -(-Topology.parse(topology).num_ranks // torch.cuda.device_count())
+    share = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(100 // sharing)}
+    kill_one(tmp_path / "moe", topology, kind, 0, mps | share)
 
 
 @pytest.mark.gpu

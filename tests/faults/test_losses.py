@@ -95,29 +95,58 @@ def test_nothing_is_raised_before_it_is_known_who_is_to_blame(
     assert raised == [(VICTIM, 1)]
 
 
+def watched_of(
+    ended: int | None, monkeypatch: pytest.MonkeyPatch
+) -> tuple[NodeWatch, Rails, torch.Tensor]:
+    """What looks after the kernels of rank 2, which knows who has ended; and their state."""
+    monkeypatch.setattr(watch, "watch", lambda each: None)
+
+    def lost(hop: str, seconds: float, peer: int) -> HopTimeoutError:
+        return HopTimeoutError(RANK, hop, peer, seconds)
+
+    liveness = SimpleNamespace(find_ended=lambda: ended, lost=lost, give_up=lambda: None)
+    members: Any = SimpleNamespace(rank=RANK, liveness=liveness)
+    rails, (state, page) = Rails(), new_state(LEAST, CPU)
+    node: Any = SimpleNamespace(limits=None, state=state, page=page, rails=rails)
+    return NodeWatch(node, mock.Mock(), members), rails, state
+
+
 @pytest.mark.parametrize("ended", [VICTIM, None])
 def test_what_is_refused_for_want_of_who_ended(
     ended: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another rank went on without one that has ended, and could not add up what it was to: the
     loss is told, and not the refusal."""
-    monkeypatch.setattr(watch, "watch", lambda each: None)
-
-    def lost(hop: str, seconds: float, peer: int) -> HopTimeoutError:
-        return HopTimeoutError(RANK, hop, peer, seconds)
-
-    liveness = SimpleNamespace(find_ended=lambda: ended, lost=lost)
-    members: Any = SimpleNamespace(rank=RANK, liveness=liveness)
-    rails, (state, page) = Rails(), new_state(LEAST, CPU)
-    watched = NodeWatch(
-        SimpleNamespace(limits=None, state=state, page=page, rails=rails), mock.Mock(), members
-    )
+    watched, rails, state = watched_of(ended, monkeypatch)
     state[REFUSALS + PEER] += 1
     kind = RefusedCallError if ended is None else HopTimeoutError
     with pytest.raises(kind) as caught:
         watched.raise_new()
     assert caught.value.peer == (PEER if ended is None else VICTIM)
     assert len(rails.aborted) == (ended is not None)
+
+
+@pytest.mark.parametrize("ended", [VICTIM, None])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("CUDA error: an illegal memory access"), IndexError("of the user's")]
+)
+def test_who_ended_takes_a_gpu_along(
+    error: Exception, ended: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under MPS. What else a call raises has nothing to do with it."""
+    watched, rails, _ = watched_of(ended, monkeypatch)
+    is_named = ended is not None and isinstance(error, RuntimeError)
+    with pytest.raises(HopTimeoutError if is_named else type(error)) as caught, watched.blaming():
+        raise error
+    assert len(rails.aborted) == is_named
+    if not is_named:
+        assert caught.value is error
+        return
+    assert caught.value.peer == VICTIM
+    assert caught.value.__context__ is error
+    with pytest.raises(HopTimeoutError) as again:
+        watched.raise_loss()
+    assert again.value.peer == VICTIM
 
 
 def members_of(ended: bool, timeout: float) -> Any:

@@ -59,7 +59,9 @@ def opened(group: Any, artifact: str, **options: Any) -> tuple[Shuffle, list[boo
     assert isinstance(node.results, Results)
     assert shuffle.engine.results is node.results
     names = node.spec.kernels
-    assert node._program.kernels["dispatch"].spec.name == names.get("dispatch_few", names["dispatch"])
+    assert node._program.kernels["dispatch"].spec.name == names.get(
+        "dispatch_few", names["dispatch"]
+    )
     combine, rank, num_ranks = node.combine, shuffle.rank, shuffle.topology.num_ranks
     arrived = node._memory.part("arrived", torch.int64, num_ranks)
 

@@ -260,7 +260,7 @@ class NodeEngine:
     @contextmanager
     def in_turn(self) -> Iterator[None]:
         """Around a call, behind all others, on this rank's device. Raises what ends all calls."""
-        with current_device(self.members.device), self.order.turn():
+        with self._watch.blaming(), current_device(self.members.device), self.order.turn():
             self.check_can_follow()
             try:
                 yield
@@ -278,6 +278,7 @@ class NodeEngine:
         """A call has raised that in its turn. None can follow if it has found that a rank is lost;
         nor if this rank has failed amid its launches, or before them without a refusal, as when it
         is interrupted: errors of this runtime alone are raised when the turn has been taken."""
+        self._watch.blame(error)
         if isinstance(error, HopTimeoutError | NetworkError):
             self.lose(error)
         elif not isinstance(error, FuscoRuntimeError) and not self.is_capturing:
@@ -425,12 +426,12 @@ class NodeEngine:
 
     def check(self) -> None:
         """Wait for everything enqueued so far, on whichever stream, and raise what went wrong."""
-        with current_device(self.members.device), self.order.turn():
+        with self._watch.blaming(), current_device(self.members.device), self.order.turn():
             self._watch.raise_new()
 
     def settle(self) -> None:
         """As ``check``, but a loss only if it has not been raised yet."""
-        with current_device(self.members.device), self.order.turn():
+        with self._watch.blaming(), current_device(self.members.device), self.order.turn():
             self._watch.settle()
 
     def settle_so_far(self) -> None:

@@ -251,7 +251,7 @@ class ExactEngine:
 
     def check(self) -> None:
         """Wait for everything enqueued so far, and raise what went wrong and no call has raised."""
-        with current_device(self.members.device), self.order.turn():
+        with self._watch.blaming(), current_device(self.members.device), self.order.turn():
             self._watch.raise_new()
             self._raise_found()
         for engine in self._beside:
@@ -259,7 +259,7 @@ class ExactEngine:
 
     def settle(self) -> None:
         """As ``check``, but a loss only if it has not been raised yet."""
-        with current_device(self.members.device), self.order.turn():
+        with self._watch.blaming(), current_device(self.members.device), self.order.turn():
             self._watch.settle()
             self._raise_found()
         for engine in self._beside:
@@ -301,7 +301,7 @@ class ExactEngine:
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """Around a call, of which autograd may use later what it leaves."""
-        with current_device(self.members.device):
+        with self._watch.blaming(), current_device(self.members.device):
             # The order of calls would take a refused one for a part of the graph.
             if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
                 problem = "is not given: calls of exact sizes cannot be captured by a CUDA graph"

@@ -135,11 +135,11 @@ class Repeats:
             return None
         engine = self._engine
         with self._order.lock:
-            begun = self._begin(is_beside, tensors)
-            if begun is None:
-                return None
-            turn, end = begun
             try:
+                begun = self._begin(is_beside, tensors)
+                if begun is None:
+                    return None
+                turn, end = begun
                 entry = self._node.rings.next(False)
                 index = entry.index
                 launched = Launched(entry, *known.parts[index])
@@ -250,12 +250,12 @@ class Repeats:
         if weight is not None and weights < LOW_ADDRESS and lacks_memory(weight):
             return None
         with self._order.lock:
-            begun = self._begin(is_beside, (rows, result, weight))
-            if begun is None:
-                return None
-            turn, end = begun
             varied = entry.ticket, rows_ticket, weights, at, result.data_ptr(), known.num_bytes
             try:
+                begun = self._begin(is_beside, (rows, result, weight))
+                if begun is None:
+                    return None
+                turn, end = begun
                 known.prepared.submit(entry.index, turn, varied)
             except BaseException as error:
                 engine.failed(error)

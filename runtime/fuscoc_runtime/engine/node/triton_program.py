@@ -27,8 +27,8 @@ COMBINED = ("rows", "result", "result_bytes")
 
 OF_FEW = "_few"
 """Behind a kernel's role where it is for few SMs."""
-INSIDE = frozenset({"count", "sort", "dispatch", "combine", "lend"})
-ACROSS = frozenset({"exchange_landed", "assign_landed", "pack", "forward", "collect", "finish"})
+INSIDE = "count", "sort", "dispatch", "combine", "lend"
+ACROSS = "exchange_landed", "assign_landed", "pack", "forward", "collect", "finish"
 """Kernels that take the place of these where there are several nodes."""
 
 
@@ -81,13 +81,13 @@ class TritonProgram:
         self.is_dense = program.target.kind == "dense"
         self.table = None if program.target.kind == "dense" else program.target.placement.table
         self.combines = spec.combines
-        unused = ACROSS if self.num_nodes == 1 else INSIDE
+        unused = {*(ACROSS if self.num_nodes == 1 else INSIDE)}
         if not lends:
-            unused = {*unused, "lend"}
+            unused.add("lend")
         of_few = {role for role in spec.kernels if role.endswith(OF_FEW)}
-        unused = unused | ({role.removesuffix(OF_FEW) for role in of_few} if few else of_few)
+        unused |= {role.removesuffix(OF_FEW) for role in of_few} if few else of_few
         if "sort" in spec.kernels and self.num_nodes > 1:
-            unused = {*unused, "exchange"}
+            unused.add("exchange")
         roles = spec.kernels.keys() - unused
         loaded = {role: self._load(spec.kernels[role]) for role in sorted(roles)}
         self.kernels = {role.removesuffix(OF_FEW): each for role, each in loaded.items()}

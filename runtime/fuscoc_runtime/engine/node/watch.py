@@ -202,6 +202,21 @@ class NodeWatch:
         elif not self._loss_told:  # what else went wrong may have come of it
             self.raise_loss()
 
+    @contextmanager
+    def blaming(self) -> Iterator[None]:
+        """Around what uses the GPU; see `blame`."""
+        try:
+            yield
+        except RuntimeError as error:
+            self.blame(error)
+            raise
+
+    def blame(self, error: BaseException) -> None:
+        """Raise that a rank is lost, if one is, in place of an error of CUDA: under MPS a rank that
+        ends takes along what others have on its GPU."""
+        if isinstance(error, RuntimeError) and not isinstance(error, FuscoRuntimeError):
+            self._blame_who_ended()
+
     def close(self) -> None:
         """Look no more."""
         unwatch(self)
@@ -268,8 +283,8 @@ class NodeWatch:
                 del error  # else it would keep all frames that it passes, and graphs in them
 
     def _blame_who_ended(self) -> None:
-        """Raise that a rank is lost, if one is, in place of a refusal: ranks that have gone on
-        without it refuse what they could not add up, in its name or in their own."""
+        """Raise that a rank is lost, if one is, in place of what came of it: ranks that have gone
+        on without it refuse what they could not add up, in its name or in their own."""
         ended = self._members.liveness.find_ended()
         if ended is not None:
             stage = "combine" if self._rails is None else NETWORK
