@@ -13,6 +13,7 @@ import faulthandler
 import itertools
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -88,6 +89,7 @@ def await_others(place: Path, rank: int) -> None:
 
 
 def main() -> None:
+    faulthandler.register(signal.SIGUSR1)
     artifact, text, kind, timeout = sys.argv[1:]
     topology, rank = Topology.parse(text), int(os.environ["RANK"])
     device = join(topology)
@@ -110,7 +112,8 @@ def main() -> None:
             print(error, file=sys.stderr, flush=True)
             shuffle.check()
     except FuscoRuntimeError as error:
-        found = {"type": type(error).__name__, "text": str(error)}
+        raised = error  # and so the frames that it has passed: what they hold may wait for the dead
+        found = {"type": type(raised).__name__, "text": str(raised)}
         print(json.dumps(found | {"peer": getattr(error, "peer", None)}), flush=True)
     faulthandler.dump_traceback_later(LONGEST)
     if not is_fixed or topology.num_nodes == 1:

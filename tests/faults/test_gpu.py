@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 
@@ -90,6 +91,9 @@ def kill_one(
         outputs = [rank.communicate(timeout=LONGEST)[0] for rank in others]
     finally:
         for number, rank in enumerate(ranks):
+            rank.send_signal(signal.SIGUSR1)  # says where it is, if it has not ended
+            with suppress(subprocess.TimeoutExpired):
+                rank.wait(1)
             rank.kill()
             print(f"rank {number}:", complaints(artifact, number).read_text()[-TOLD:])
     assert [rank.returncode for rank in others] == [0] * len(others), outputs

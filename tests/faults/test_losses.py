@@ -20,6 +20,7 @@ from fuscoc_runtime.errors import (
     FuscoRuntimeError,
     HopTimeoutError,
     NetworkError,
+    PreparationError,
     RefusedCallError,
 )
 from fuscoc_runtime.room import LEAST
@@ -128,14 +129,22 @@ def test_what_is_refused_for_want_of_who_ended(
 
 @pytest.mark.parametrize("ended", [VICTIM, None])
 @pytest.mark.parametrize(
-    "error", [RuntimeError("CUDA error: an illegal memory access"), IndexError("of the user's")]
+    ("error", "is_blamed"),
+    [
+        (RuntimeError("CUDA error: an illegal memory access"), True),
+        (PreparationError(RANK, "AcceleratorError: CUDA error"), True),
+        (PreparationError(PEER, "AcceleratorError: CUDA error"), False),
+        (IndexError("of the user's"), False),
+    ],
 )
 def test_who_ended_takes_a_gpu_along(
-    error: Exception, ended: int | None, monkeypatch: pytest.MonkeyPatch
+    error: Exception, is_blamed: bool, ended: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As under MPS. What else a call raises has nothing to do with it."""
     watched, rails, _ = watched_of(ended, monkeypatch)
-    is_named = ended is not None and isinstance(error, RuntimeError)
+    if isinstance(error, PreparationError):  # as it is where all ranks have heard of one
+        watched.loss = error
+    is_named = ended is not None and is_blamed
     with pytest.raises(HopTimeoutError if is_named else type(error)) as caught, watched.blaming():
         raise error
     assert len(rails.aborted) == is_named
@@ -147,6 +156,21 @@ def test_who_ended_takes_a_gpu_along(
     with pytest.raises(HopTimeoutError) as again:
         watched.raise_loss()
     assert again.value.peer == VICTIM
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_a_killed_process_ends_behind_its_memory(
+    has_failed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is waited for where CUDA answers nothing any more."""
+    watched, _, _ = watched_of(None, monkeypatch)
+    monkeypatch.setattr(watch, "gpu_has_failed", lambda: has_failed)
+    found = iter([None, None, VICTIM])
+    monkeypatch.setattr(watched._members.liveness, "find_ended", lambda: next(found))
+    with pytest.raises(RuntimeError) as caught, watched.blaming():
+        raise RuntimeError("CUDA error: an illegal memory access")
+    assert isinstance(caught.value, HopTimeoutError) == has_failed
+    assert [*found] == ([] if has_failed else [None, VICTIM])
 
 
 def members_of(ended: bool, timeout: float) -> Any:

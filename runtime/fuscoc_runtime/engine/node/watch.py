@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fuscoc_runtime.comm.group import Membership
 from fuscoc_runtime.comm.landing import Landing, as_bytes
+from fuscoc_runtime.comm.liveness import LOOK_SECONDS
 from fuscoc_runtime.comm.rails import NETWORK, Rails, unfit
 from fuscoc_runtime.comm.watch import unwatch, watch
 from fuscoc_runtime.engine.node.state import (
@@ -52,6 +53,8 @@ from fuscoc_runtime.scalar import render
 POLL_SECONDS = 100e-6
 GRACE_SECONDS = 1.0
 """How long a wait goes on after a rank has ended, which may have done its part before."""
+END_SECONDS = 5.0
+"""How long a killed process may take to end: the memory that it has on GPUs goes first."""
 
 _log = logging.getLogger("fuscoc.runtime")
 
@@ -99,6 +102,17 @@ def _error(
             assert isinstance(target, PackedTarget)
             return TablesDifferError(target.placement.table or "", rank, count)
     return OutdatedError(rank, "routing" if kind == "outdated" else "rows", count)
+
+
+def gpu_has_failed() -> bool:
+    """Whether CUDA has no answer any more but the error of an earlier call."""
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.is_current_stream_capturing()  # which fails for no other reason
+    except RuntimeError:
+        return True
+    return False
 
 
 def out_of_step(rank: int) -> ProtocolError:
@@ -214,7 +228,15 @@ class NodeWatch:
     def blame(self, error: BaseException) -> None:
         """Raise that a rank is lost, if one is, in place of an error of CUDA: under MPS a rank that
         ends takes along what others have on its GPU."""
-        if isinstance(error, RuntimeError) and not isinstance(error, FuscoRuntimeError):
+        is_told = isinstance(error, FuscoRuntimeError)
+        if isinstance(error, PreparationError) and error.rank == self._members.rank:
+            is_told = False
+        if not isinstance(error, RuntimeError) or is_told:
+            return
+        self._blame_who_ended()
+        deadline = time.monotonic() + END_SECONDS * gpu_has_failed()
+        while time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
             self._blame_who_ended()
 
     def close(self) -> None:
@@ -241,6 +263,7 @@ class NodeWatch:
                 self.loss = copy(error)
             raise
         except Exception as error:
+            self.blame(error)
             self.leave(error)
             raise
 
@@ -288,6 +311,8 @@ class NodeWatch:
         ended = self._members.liveness.find_ended()
         if ended is not None:
             stage = "combine" if self._rails is None else NETWORK
+            if isinstance(self.loss, PreparationError):  # this came of it, too
+                self.loss = None
             self.lose(self._members.liveness.lost(stage, 0.0, ended))
             self.raise_loss()
 
