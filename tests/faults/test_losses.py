@@ -131,9 +131,9 @@ def test_what_is_refused_for_want_of_who_ended(
 @pytest.mark.parametrize(
     ("error", "is_blamed"),
     [
-        (RuntimeError("CUDA error: an illegal memory access"), True),
-        (PreparationError(RANK, "AcceleratorError: CUDA error"), True),
-        (PreparationError(PEER, "AcceleratorError: CUDA error"), False),
+        (RuntimeError("NCCL error"), True),
+        (PreparationError(RANK, "OutOfMemoryError"), True),
+        (PreparationError(PEER, "OutOfMemoryError"), False),
         (IndexError("of the user's"), False),
     ],
 )
@@ -158,17 +158,19 @@ def test_who_ended_takes_a_gpu_along(
     assert again.value.peer == VICTIM
 
 
-@pytest.mark.parametrize("has_failed", [False, True])
+@pytest.mark.parametrize(
+    ("problem", "has_failed"),
+    [("CUDA error: an illegal memory access", True), ("CUDA out of memory", False)],
+)
 def test_a_killed_process_ends_behind_its_memory(
-    has_failed: bool, monkeypatch: pytest.MonkeyPatch
+    problem: str, has_failed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is waited for where CUDA answers nothing any more."""
+    """It is waited for where CUDA has failed."""
     watched, _, _ = watched_of(None, monkeypatch)
-    monkeypatch.setattr(watch, "gpu_has_failed", lambda: has_failed)
     found = iter([None, None, VICTIM])
     monkeypatch.setattr(watched._members.liveness, "find_ended", lambda: next(found))
     with pytest.raises(RuntimeError) as caught, watched.blaming():
-        raise RuntimeError("CUDA error: an illegal memory access")
+        raise RuntimeError(problem)
     assert isinstance(caught.value, HopTimeoutError) == has_failed
     assert [*found] == ([] if has_failed else [None, VICTIM])
 

@@ -436,7 +436,8 @@ class NodeEngine:
 
     def settle_so_far(self) -> None:
         """As ``settle``, without waiting for calls that go on."""
-        self._watch.settle(so_far=True)
+        with self._watch.blaming():
+            self._watch.settle(so_far=True)
 
     @property
     def is_ragged(self) -> bool:

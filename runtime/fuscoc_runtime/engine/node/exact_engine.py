@@ -267,7 +267,8 @@ class ExactEngine:
 
     def settle_so_far(self) -> None:
         """As ``settle``, without waiting for calls that go on."""
-        self._watch.settle(so_far=True)
+        with self._watch.blaming():
+            self._watch.settle(so_far=True)
         self._raise_found()
         if self.reply is not None:
             self.reply.settle_so_far()

@@ -104,15 +104,14 @@ def _error(
     return OutdatedError(rank, "routing" if kind == "outdated" else "rows", count)
 
 
-def gpu_has_failed() -> bool:
-    """Whether CUDA has no answer any more but the error of an earlier call."""
-    if not torch.cuda.is_initialized():
+def gpu_has_failed(error: BaseException) -> bool:
+    """Whether an error is one of CUDA, but of a call that must not be captured."""
+    if "CUDA error" not in str(error):
         return False
     try:
-        torch.cuda.is_current_stream_capturing()  # which fails for no other reason
-    except RuntimeError:
+        return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+    except RuntimeError:  # as of all that is asked then
         return True
-    return False
 
 
 def out_of_step(rank: int) -> ProtocolError:
@@ -234,7 +233,7 @@ class NodeWatch:
         if not isinstance(error, RuntimeError) or is_told:
             return
         self._blame_who_ended()
-        deadline = time.monotonic() + END_SECONDS * gpu_has_failed()
+        deadline = time.monotonic() + END_SECONDS * gpu_has_failed(error)
         while time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
             self._blame_who_ended()
