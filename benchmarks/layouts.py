@@ -42,6 +42,7 @@ SPECS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "ulysses_1MB": ("ulysses", {**ULYSSES, "tokens": 256}),
     "fft": ("fft_transpose", {"nx": 256, "ny": 512, "nz": 512}),
     "redistribute": ("redistribute", {"rows": 262144, "columns": 512}),
+    "redistribute_odd": ("redistribute", {"rows": 262140, "columns": 509}),
     "vit": ("vit_patches", {}),
     "vit_nchw": ("vit_patches_nchw", {}),
     "vit_normalised": ("vit_patches_normalised", {}),
@@ -104,7 +105,7 @@ def of_case(name: str, rank: int, ranks: int, device: torch.device) -> Case:
         return PARTS[name](constants, rank, ranks, device)
     if name in LOOKUPS:
         return hashed(LOOKUPS[name], constants["width"] * 4, rank, ranks, device)
-    if name == "redistribute":
+    if name in ("redistribute", "redistribute_odd"):
         return dealt(constants["rows"], constants["columns"], ranks, device)
     if name == "fft":
         line = constants["nx"] * 8

@@ -88,6 +88,15 @@ def await_others(place: Path, rank: int) -> None:
         time.sleep(0.05)
 
 
+def gpu_has_failed() -> bool:
+    """Whether CUDA has nothing but an earlier error to say."""
+    try:
+        torch.cuda.is_current_stream_capturing()
+    except RuntimeError:
+        return True
+    return False
+
+
 def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     artifact, text, kind, timeout = sys.argv[1:]
@@ -116,9 +125,9 @@ def main() -> None:
         found = {"type": type(raised).__name__, "text": str(raised)}
         print(json.dumps(found | {"peer": getattr(error, "peer", None)}), flush=True)
     faulthandler.dump_traceback_later(LONGEST)
-    if not is_fixed or topology.num_nodes == 1:
+    if not is_fixed or topology.num_nodes == 1 or gpu_has_failed():
         await_others(Path(artifact).parent, rank)
-        os._exit(0)  # the process group waits for the dead at its end
+        os._exit(0)  # the process group waits for the dead at its end, or aborts on a failed GPU
 
 
 if __name__ == "__main__":

@@ -105,7 +105,12 @@ def watched_of(
     def lost(hop: str, seconds: float, peer: int) -> HopTimeoutError:
         return HopTimeoutError(RANK, hop, peer, seconds)
 
-    liveness = SimpleNamespace(find_ended=lambda: ended, lost=lost, give_up=lambda: None)
+    liveness = SimpleNamespace(
+        find_ended=lambda: ended,
+        find_missing=lambda suspect, hop: suspect,
+        lost=lost,
+        give_up=lambda: None,
+    )
     members: Any = SimpleNamespace(rank=RANK, liveness=liveness)
     rails, (state, page) = Rails(), new_state(LEAST, CPU)
     node: Any = SimpleNamespace(limits=None, state=state, page=page, rails=rails)
@@ -127,13 +132,20 @@ def test_what_is_refused_for_want_of_who_ended(
     assert len(rails.aborted) == (ended is not None)
 
 
+ILLEGAL = "CUDA error: an illegal memory access was encountered"
+
+
 @pytest.mark.parametrize("ended", [VICTIM, None])
 @pytest.mark.parametrize(
     ("error", "is_blamed"),
     [
-        (RuntimeError("NCCL error"), True),
-        (PreparationError(RANK, "OutOfMemoryError"), True),
-        (PreparationError(PEER, "OutOfMemoryError"), False),
+        (RuntimeError(ILLEGAL), True),
+        (RuntimeError("cuLaunchKernelEx failed with CUDA error 700"), True),
+        (RuntimeError("CUDA error: the MPS client was terminated by the server"), True),
+        (RuntimeError("CUDA error: device-side assert triggered"), False),
+        (RuntimeError("CUDA error: operation not permitted when stream is capturing"), False),
+        (torch.OutOfMemoryError("CUDA out of memory"), False),
+        (PreparationError(RANK, ILLEGAL), False),
         (IndexError("of the user's"), False),
     ],
 )
@@ -141,9 +153,8 @@ def test_who_ended_takes_a_gpu_along(
     error: Exception, is_blamed: bool, ended: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As under MPS. What else a call raises has nothing to do with it."""
+    monkeypatch.setattr(watch, "END_SECONDS", 0.1)
     watched, rails, _ = watched_of(ended, monkeypatch)
-    if isinstance(error, PreparationError):  # as it is where all ranks have heard of one
-        watched.loss = error
     is_named = ended is not None and is_blamed
     with pytest.raises(HopTimeoutError if is_named else type(error)) as caught, watched.blaming():
         raise error
@@ -153,26 +164,41 @@ def test_who_ended_takes_a_gpu_along(
         return
     assert caught.value.peer == VICTIM
     assert caught.value.__context__ is error
-    with pytest.raises(HopTimeoutError) as again:
-        watched.raise_loss()
+    with pytest.raises(HopTimeoutError) as again, watched.blaming():
+        raise error
     assert again.value.peer == VICTIM
 
 
-@pytest.mark.parametrize(
-    ("problem", "has_failed"),
-    [("CUDA error: an illegal memory access", True), ("CUDA out of memory", False)],
-)
-def test_a_killed_process_ends_behind_its_memory(
-    problem: str, has_failed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is waited for where CUDA has failed."""
+def test_a_killed_process_ends_behind_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.01)
     watched, _, _ = watched_of(None, monkeypatch)
     found = iter([None, None, VICTIM])
     monkeypatch.setattr(watched._members.liveness, "find_ended", lambda: next(found))
-    with pytest.raises(RuntimeError) as caught, watched.blaming():
-        raise RuntimeError(problem)
-    assert isinstance(caught.value, HopTimeoutError) == has_failed
-    assert [*found] == ([] if has_failed else [None, VICTIM])
+    with pytest.raises(HopTimeoutError) as caught, watched.blaming():
+        raise RuntimeError(ILLEGAL)
+    assert caught.value.peer == VICTIM
+    assert [*found] == []
+
+
+def test_who_ends_because_of_this_rank_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own kernels have failed, which the others are told, and end."""
+    monkeypatch.setattr(watch, "END_SECONDS", 0.1)
+    watched, _, _ = watched_of(None, monkeypatch)
+    error = RuntimeError(ILLEGAL)
+
+    def call() -> None:
+        with watched.blaming(), watched.joined(mock.Mock(is_out_of_step=False)):
+            raise error
+
+    def peers_end() -> None:
+        watched._members.liveness.find_ended = lambda: PEER
+
+    monkeypatch.setattr(watched._members.liveness, "give_up", peers_end)
+    with pytest.raises(RuntimeError) as caught:
+        call()
+    assert caught.value is error
+    with pytest.raises(PreparationError):
+        watched.raise_loss()
 
 
 def members_of(ended: bool, timeout: float) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -234,7 +234,9 @@ class Executor:
                 # Kernels give up in time, and what NCCL does for a lost rank may not.
                 is_lost = self.engine.is_stuck
                 if members.device.type == "cuda" and not is_lost:
-                    torch.cuda.synchronize(members.device)
+                    # A GPU that has failed with a lost rank says so once more.
+                    with nullcontext() if error is None else suppress(RuntimeError):
+                        torch.cuda.synchronize(members.device)
                 # A rank that did not come in time may not come now, either.
                 if together and not is_lost and not isinstance(error, HopTimeoutError):
                     error = _error_of(lambda: members.meet("closing")) or error

@@ -281,8 +281,13 @@ class NodeEngine:
         self._watch.blame(error)
         if isinstance(error, HopTimeoutError | NetworkError):
             self.lose(error)
-        elif not isinstance(error, FuscoRuntimeError) and not self.is_capturing:
-            self._watch.leave(error)
+        elif not isinstance(error, FuscoRuntimeError):
+            try:
+                is_captured = self.is_capturing
+            except RuntimeError:  # the GPU has failed
+                is_captured = False
+            if not is_captured:
+                self._watch.leave(error)
 
     def lose(self, error: HopTimeoutError | NetworkError) -> None:
         """A call has found that a rank is lost, or its network, with some of it under way: none can

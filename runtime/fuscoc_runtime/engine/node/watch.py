@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -55,6 +56,9 @@ GRACE_SECONDS = 1.0
 """How long a wait goes on after a rank has ended, which may have done its part before."""
 END_SECONDS = 5.0
 """How long a killed process may take to end: the memory that it has on GPUs goes first."""
+TAKEN_ALONG = re.compile("CUDA error: an illegal memory access|CUDA error 700|MPS")
+"""In what torch, or the driver by `kernels.driver`, says where a rank has been killed that shares the
+GPU by MPS. The first error may also be of this rank's own kernels."""
 
 _log = logging.getLogger("fuscoc.runtime")
 
@@ -104,16 +108,6 @@ def _error(
     return OutdatedError(rank, "routing" if kind == "outdated" else "rows", count)
 
 
-def gpu_has_failed(error: BaseException) -> bool:
-    """Whether an error is one of CUDA, but of a call that must not be captured."""
-    if "CUDA error" not in str(error):
-        return False
-    try:
-        return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
-    except RuntimeError:  # as of all that is asked then
-        return True
-
-
 def out_of_step(rank: int) -> ProtocolError:
     """What a rank raises whose peers may make calls that it cannot match."""
     problem = "has refused a call, and cannot follow what others have made of it"
@@ -155,7 +149,7 @@ class NodeWatch:
         self._state, self._rails = node.state, node.rails
         self._num_ranks = len(node.page) - PAGE_WORDS + LEAST
         self._told = self._logged = Trouble(refusals=(0,) * self._num_ranks)
-        self._loss_told = False
+        self._loss_told = self._has_left = False
         self._is_naming = threading.Lock()
         self._landing = Landing()
         # Kernels read and write it at any time, and it takes no call of CUDA to do so here.
@@ -227,16 +221,15 @@ class NodeWatch:
     def blame(self, error: BaseException) -> None:
         """Raise that a rank is lost, if one is, in place of an error of CUDA: under MPS a rank that
         ends takes along what others have on its GPU."""
-        is_told = isinstance(error, FuscoRuntimeError)
-        if isinstance(error, PreparationError) and error.rank == self._members.rank:
-            is_told = False
-        if not isinstance(error, RuntimeError) or is_told:
+        if self._has_left or isinstance(error, FuscoRuntimeError):
+            return  # who ends from now on may do so because of this rank
+        if not TAKEN_ALONG.search(str(error)):
             return
-        self._blame_who_ended()
-        deadline = time.monotonic() + END_SECONDS * gpu_has_failed(error)
+        self.raise_loss()
+        deadline = time.monotonic() + END_SECONDS
         while time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS)
             self._blame_who_ended()
+            time.sleep(LOOK_SECONDS)
 
     def close(self) -> None:
         """Look no more."""
@@ -272,6 +265,7 @@ class NodeWatch:
         self._leave(PreparationError.of(self._members.rank, error))
 
     def _leave(self, loss: FuscoRuntimeError) -> None:
+        self._has_left = True
         self.lose(loss)
         self._members.liveness.give_up()
 
@@ -310,9 +304,11 @@ class NodeWatch:
         ended = self._members.liveness.find_ended()
         if ended is not None:
             stage = "combine" if self._rails is None else NETWORK
-            if isinstance(self.loss, PreparationError):  # this came of it, too
-                self.loss = None
-            self.lose(self._members.liveness.lost(stage, 0.0, ended))
+            # Who looks later sees that this rank has failed after another, and blames that one.
+            culprit = self._members.liveness.find_missing(ended, stage)
+            self.lose(
+                self._members.liveness.lost(stage, 0.0, ended if culprit is None else culprit)
+            )
             self.raise_loss()
 
     def _log_new(self, now: Trouble) -> None:
