@@ -57,8 +57,8 @@ GRACE_SECONDS = 1.0
 END_SECONDS = 5.0
 """How long a killed process may take to end: the memory that it has on GPUs goes first."""
 TAKEN_ALONG = re.compile("CUDA error: an illegal memory access|CUDA error 700|MPS")
-"""In what torch, or the driver by `kernels.driver`, says where a rank has been killed that shares the
-GPU by MPS. The first error may also be of this rank's own kernels."""
+"""In what torch, or the driver by `kernels.driver`, says where a rank has been killed that shares
+the GPU by MPS. The first error may also be of this rank's own kernels."""
 
 _log = logging.getLogger("fuscoc.runtime")
 
