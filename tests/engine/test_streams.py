@@ -352,7 +352,8 @@ def test_a_call_beside_others_keeps_its_handle(
     monkeypatch.setattr(executor_module, "communication_stream", lambda _: device.side)
     members = SimpleNamespace(device=torch.device("cuda", 0))
     executor = object.__new__(Executor)
-    executor.engine = SimpleNamespace(members=members, unfinished=nullcontext)  # type: ignore[assignment]
+    watch = SimpleNamespace(blaming=nullcontext)
+    executor.engine = SimpleNamespace(members=members, watch=watch)  # type: ignore[assignment]
     executor.observer = Observer("")
     handle = Stream()
     held = ref(handle)

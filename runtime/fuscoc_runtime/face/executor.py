@@ -171,13 +171,13 @@ class Executor:
         engine, device = self.engine, self.engine.members.device
         if device.type != "cuda":
             return call(), Event()
-        stream = self.observer.stream = communication_stream(device)
-        current = torch.cuda.current_stream(device)
-        stream.wait_event(after if after is not None else current.record_event())
-        waiting = engine.unfinished() if isinstance(engine, ProcessEngine) else nullcontext()
-        with torch.cuda.stream(stream), waiting:
-            result = call()
-            end = stream.record_event()
+        with engine.unfinished() if isinstance(engine, ProcessEngine) else engine.watch.blaming():
+            stream = self.observer.stream = communication_stream(device)
+            current = torch.cuda.current_stream(device)
+            stream.wait_event(after if after is not None else current.record_event())
+            with torch.cuda.stream(stream):
+                result = call()
+                end = stream.record_event()
         _used_on(stream, given)
         _used_on(current, result)
         return result, Event(end, given)

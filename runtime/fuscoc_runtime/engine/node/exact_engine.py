@@ -123,6 +123,11 @@ class ExactEngine:
         with current_device(members.device):
             self._watch = NodeWatch(node, shuffle, members)
 
+    @property
+    def watch(self) -> NodeWatch:
+        """What looks after the kernels."""
+        return self._watch
+
     def local_keys(self, table: Mapping[str, Tensor]) -> Tensor:
         """The keys of this rank, ascending, as a ``table`` places them, if one does; a dense target
         has none."""
