@@ -94,6 +94,8 @@ class ExactEngine:
     """
 
     reply: ExactEngine | None = None
+    watch: NodeWatch
+    """What looks after the kernels."""
     weighs_as_sent: bool
     """Whether combine takes the weights that dispatch has sent, as they were then."""
 
@@ -121,12 +123,7 @@ class ExactEngine:
         if asks is not None:
             asks.reply = self
         with current_device(members.device):
-            self._watch = NodeWatch(node, shuffle, members)
-
-    @property
-    def watch(self) -> NodeWatch:
-        """What looks after the kernels."""
-        return self._watch
+            self.watch = NodeWatch(node, shuffle, members)
 
     def local_keys(self, table: Mapping[str, Tensor]) -> Tensor:
         """The keys of this rank, ascending, as a ``table`` places them, if one does; a dense target
@@ -169,8 +166,8 @@ class ExactEngine:
             prepared: _Prepared | FuscoRuntimeError | None = problem
             if prepared is None:
                 prepared = attempt(self.members.rank, lambda: self._prepare(positional, named, own))
-                self._watch.raise_loss()  # it may have ended while sizes were waited for
-            with self._watch.joined(self.node):
+                self.watch.raise_loss()  # it may have ended while sizes were waited for
+            with self.watch.joined(self.node):
                 known = self._move(prepared, own, doubt)
             if isinstance(known, FuscoRuntimeError):
                 raise known
@@ -206,7 +203,7 @@ class ExactEngine:
         whose keys that ``table`` places, if one does."""
         assert self._asks is not None
         arguments, each = prepared.arguments, self._asks.shuffle.segments_answered
-        with self._watch.joined(self.node):
+        with self.watch.joined(self.node):
             known = self.node.follow(asked, each, prepared.weights)
         if isinstance(known, FuscoRuntimeError):
             raise known
@@ -241,10 +238,10 @@ class ExactEngine:
                     self.shuffle.program, own.source_shapes, self.members.device, make
                 )
             except Exception:
-                with self._watch.joined(self.node):
+                with self.watch.joined(self.node):
                     self.node.refuse_combine(self._known(own), is_late)
                 raise
-            with self._watch.joined(self.node):
+            with self.watch.joined(self.node):
                 self.node.combine(given, own.known, list(results.values()), weights, is_late)
         return results
 
@@ -256,24 +253,24 @@ class ExactEngine:
 
     def check(self) -> None:
         """Wait for everything enqueued so far, and raise what went wrong and no call has raised."""
-        with self._watch.blaming(), current_device(self.members.device), self.order.turn():
-            self._watch.raise_new()
+        with self.watch.blaming(), current_device(self.members.device), self.order.turn():
+            self.watch.raise_new()
             self._raise_found()
         for engine in self._beside:
             engine.check()
 
     def settle(self) -> None:
         """As ``check``, but a loss only if it has not been raised yet."""
-        with self._watch.blaming(), current_device(self.members.device), self.order.turn():
-            self._watch.settle()
+        with self.watch.blaming(), current_device(self.members.device), self.order.turn():
+            self.watch.settle()
             self._raise_found()
         for engine in self._beside:
             engine.settle()
 
     def settle_so_far(self) -> None:
         """As ``settle``, without waiting for calls that go on."""
-        with self._watch.blaming():
-            self._watch.settle(so_far=True)
+        with self.watch.blaming():
+            self.watch.settle(so_far=True)
         self._raise_found()
         if self.reply is not None:
             self.reply.settle_so_far()
@@ -299,15 +296,15 @@ class ExactEngine:
         still write to stays as long as the process."""
         if self.is_stuck and self.members.device.type == "cuda":
             outlast_process(self.node)
-        self._watch.close()
+        self.watch.close()
         for engine in self._beside:
             engine.close()
-        del self.node, self._watch
+        del self.node, self.watch
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """Around a call, of which autograd may use later what it leaves."""
-        with self._watch.blaming(), current_device(self.members.device):
+        with self.watch.blaming(), current_device(self.members.device):
             # The order of calls would take a refused one for a part of the graph.
             if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
                 problem = "is not given: calls of exact sizes cannot be captured by a CUDA graph"
@@ -315,7 +312,7 @@ class ExactEngine:
             with self.order.turn(), lasting(), on_the_cpu_by_default():
                 for each in (self, self.reply, self._asks):
                     if each is not None:
-                        each._watch.raise_loss()
+                        each.watch.raise_loss()
                         each._check_step()
                 self._find()
                 try:
@@ -323,9 +320,9 @@ class ExactEngine:
                 except BaseException as error:
                     if isinstance(error, HopTimeoutError | NetworkError):
                         if self.node.rails is not None:  # what of the call is under way stays so
-                            self._watch.lose(error)
+                            self.watch.lose(error)
                     elif not isinstance(error, Exception):  # an interrupt, wherever in the call
-                        self._watch.leave(error)
+                        self.watch.leave(error)
                     raise
 
     def _check_step(self) -> None:
@@ -338,7 +335,7 @@ class ExactEngine:
     @property
     def is_stuck(self) -> bool:
         """Whether work of this GPU may wait for a lost rank for ever."""
-        is_lost = self.node.rails is not None and self._watch.loss is not None
+        is_lost = self.node.rails is not None and self.watch.loss is not None
         return is_lost or any(engine.is_stuck for engine in self._beside)
 
     @property
@@ -414,7 +411,7 @@ class ExactEngine:
             prepared.ragged,
         )
         if isinstance(known, Planned) and known.is_aborted:
-            self._watch.raise_loss()
+            self.watch.raise_loss()
         return known
 
     def _refused(self) -> Planned:
