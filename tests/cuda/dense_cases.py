@@ -358,6 +358,8 @@ CASES = {
     "redistribute_long_rows": DenseCase("redistribute", constants={"rows": 60, "columns": 736}),
     # Rows of no whole lines, in several items: a range has one row back, or many.
     "redistribute_odd_rows": DenseCase("redistribute", constants={"rows": 6000, "columns": 3}),
+    # Runs of six lines, 128 of which are looked up together.
+    "fft_short_lines": DenseCase("fft_transpose", constants={"nx": 12, "ny": 24, "nz": 32}),
     "fft_odd_lines": DenseCase("fft_transpose", constants={"nx": 3, "ny": 48, "nz": 96}),
     "vit_patches": DenseCase("vit_patches", 9, {"p": 4}),
     "vit_odd_patches": DenseCase("vit_patches", 7, {"p": 3, "c": 1}),

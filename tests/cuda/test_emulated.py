@@ -43,6 +43,7 @@ def all_calls(run: dense_run.Run) -> list[str]:
         ("ulysses", 2, 90),
         pytest.param("ulysses_in_parts", 1, 90, marks=pytest.mark.nightly),
         ("fft_transpose", 4, 90),
+        ("fft_short_lines", 2, 90),
         pytest.param("redistribute", 3, 90, marks=pytest.mark.nightly),
         ("redistribute_long_rows", 3, 90),
         pytest.param("redistribute_odd_rows", 2, 90, marks=pytest.mark.nightly),
