@@ -105,7 +105,7 @@ def of_case(name: str, rank: int, ranks: int, device: torch.device) -> Case:
         return PARTS[name](constants, rank, ranks, device)
     if name in LOOKUPS:
         return hashed(LOOKUPS[name], constants["width"] * 4, rank, ranks, device)
-    if name in ("redistribute", "redistribute_odd"):
+    if SPECS[name][0] == "redistribute":
         return dealt(constants["rows"], constants["columns"], ranks, device)
     if name == "fft":
         line = constants["nx"] * 8

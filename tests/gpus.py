@@ -21,6 +21,12 @@ def need_gpus(num_ranks: int, can_share: bool = False) -> None:
         pytest.skip(f"needs {count} GPUs, found {torch.cuda.device_count()}")
 
 
+def share_of(num_ranks: int) -> dict[str, str]:
+    """What lets ranks that share a GPU under MPS have SMs of their own, and see no others."""
+    sharing = -(-num_ranks // torch.cuda.device_count())
+    return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(100 // sharing)}
+
+
 def torchrun(
     num_ranks: int,
     script: str,
@@ -38,10 +44,7 @@ def torchrun(
         "--nproc-per-node", str(num_ranks), "--no-python", *under, sys.executable,
         script, *map(str, arguments),
     ]  # fmt: skip
-    # Under MPS ranks that share a GPU get SMs of their own, and see no others.
-    sharing = -(-num_ranks // torch.cuda.device_count())
-    share = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(100 // sharing)}
-    variables = os.environ | share | dict(environment or {})
+    variables = os.environ | share_of(num_ranks) | dict(environment or {})
     done = subprocess.run(
         command, cwd=ROOT, env=variables, timeout=timeout, capture_output=True, text=True
     )

@@ -88,6 +88,18 @@ def await_others(place: Path, rank: int) -> None:
         time.sleep(0.05)
 
 
+def told(shuffle: fuscoc_runtime.Shuffle, error: RuntimeError) -> FuscoRuntimeError:
+    """What fuscoc says of an error, which may be one of torch's own calls."""
+    if isinstance(error, FuscoRuntimeError):
+        return error
+    print(error, file=sys.stderr, flush=True)
+    try:
+        shuffle.check()
+    except FuscoRuntimeError as found:
+        return found
+    raise error
+
+
 def gpu_has_failed() -> bool:
     """Whether CUDA has nothing but an earlier error to say."""
     try:
@@ -111,19 +123,14 @@ def main() -> None:
         max_sources=MOST if is_fixed else None,
     )
     try:
-        try:
-            if is_fixed:
-                shuffle_fixed(shuffle, rank, kind == "replayed")
-            shuffle_for_ever(shuffle, rank, kind == "async")
-        except FuscoRuntimeError:
-            raise
-        except RuntimeError as error:  # the GPU has failed, in a call of torch
-            print(error, file=sys.stderr, flush=True)
-            shuffle.check()
-    except FuscoRuntimeError as error:
-        raised = error  # and so the frames that it has passed: what they hold may wait for the dead
+        if is_fixed:
+            shuffle_fixed(shuffle, rank, kind == "replayed")
+        shuffle_for_ever(shuffle, rank, kind == "async")
+    except RuntimeError as error:
+        # Kept, and so the frames that it has passed: what they hold may wait for the dead.
+        raised = told(shuffle, error)
         found = {"type": type(raised).__name__, "text": str(raised)}
-        print(json.dumps(found | {"peer": getattr(error, "peer", None)}), flush=True)
+        print(json.dumps(found | {"peer": getattr(raised, "peer", None)}), flush=True)
     faulthandler.dump_traceback_later(LONGEST)
     if not is_fixed or topology.num_nodes == 1 or gpu_has_failed():
         await_others(Path(artifact).parent, rank)

@@ -17,11 +17,10 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-import torch
 
 import fuscoc
 from fuscoc_runtime.topology import Topology
-from tests.gpus import ROOT
+from tests.gpus import ROOT, share_of
 
 TIMEOUT, LONGEST = 8, 30
 TOLD = 3000
@@ -125,14 +124,13 @@ def test_a_killed_rank_is_named(tmp_path: Path, topology: str, kind: str, policy
 
 
 @pytest.mark.gpu(can_share=True)
-@pytest.mark.parametrize(("topology", "kind"), [*product(["2x2", "4x1"], ["sync", "fixed"])])
+@pytest.mark.parametrize(("topology", "kind"), product(["2x2", "4x1"], ["sync", "fixed"]))
 def test_a_rank_that_takes_gpus_along_is_named(
     tmp_path: Path, topology: str, kind: str, mps: dict[str, str]
 ) -> None:
     """Under MPS what others have on the GPU of a rank that is killed fails, too."""
     fuscoc.compile(ROOT / "examples" / "moe.fsc", tmp_path / "moe")
-    sharing = -(-Topology.parse(topology).num_ranks // torch.cuda.device_count())
-    share = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(100 // sharing)}
+    share = share_of(Topology.parse(topology).num_ranks)
     kill_one(tmp_path / "moe", topology, kind, 0, mps | share)
 
 

@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import HashStore
 from fuscoc_runtime.comm import device_memory
 from fuscoc_runtime.comm.rails import NETWORK
 from fuscoc_runtime.engine.node import watch
+from fuscoc_runtime.engine.node.engine import NodeEngine
 from fuscoc_runtime.engine.node.state import BAD_KEYS, NUM_KINDS, new_state
 from fuscoc_runtime.engine.node.watch import NodeWatch
 from fuscoc_runtime.errors import (
@@ -199,6 +200,22 @@ def test_who_ends_because_of_this_rank_is_not_blamed(monkeypatch: pytest.MonkeyP
     assert caught.value is error
     with pytest.raises(PreparationError):
         watched.raise_loss()
+
+
+@pytest.mark.parametrize("captures", [True, False, None])
+def test_the_others_hear_of_a_gpu_that_has_failed(
+    captures: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA says no more whether a graph is captured, in which nothing would have been launched."""
+    asked = mock.Mock(return_value=captures)
+    if captures is None:
+        asked.side_effect = RuntimeError(ILLEGAL)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", asked)
+    engine: Any = object.__new__(NodeEngine)
+    engine.members = SimpleNamespace(device=torch.device("cuda"))
+    engine._watch, error = mock.Mock(), RuntimeError(ILLEGAL)
+    engine.failed(error)
+    assert engine._watch.leave.mock_calls == ([] if captures else [mock.call(error)])
 
 
 def members_of(ended: bool, timeout: float) -> Any:

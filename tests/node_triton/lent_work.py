@@ -58,10 +58,6 @@ def opened(group: Any, artifact: str, **options: Any) -> tuple[Shuffle, list[boo
     node, found = shuffle.engine.node, list[bool]()
     assert isinstance(node.results, Results)
     assert shuffle.engine.results is node.results
-    names = node.spec.kernels
-    assert node._program.kernels["dispatch"].spec.name == names.get(
-        "dispatch_few", names["dispatch"]
-    )
     combine, rank, num_ranks = node.combine, shuffle.rank, shuffle.topology.num_ranks
     arrived = node._memory.part("arrived", torch.int64, num_ranks)
 
@@ -75,6 +71,14 @@ def opened(group: Any, artifact: str, **options: Any) -> tuple[Shuffle, list[boo
 
     node.combine = noted
     return shuffle, found
+
+
+def dispatches_by(group: Any, artifact: str, options: Mapping[str, Any], sms: int | None) -> str:
+    """The kernel that dispatches of a shuffle on so many SMs launch, by its role."""
+    with mock.patch.object(opening, "sms_to_use", return_value=sms):
+        node = open_shuffle(group, artifact, **options).engine.node
+    launched = node._program.kernels["dispatch"].spec.name
+    return next(role for role, name in node.spec.kernels.items() if name == launched)
 
 
 def calls(

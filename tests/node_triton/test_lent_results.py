@@ -50,6 +50,21 @@ def test_calls(pool: Pool, name: str, num_ranks: int) -> None:
     assert all(last)
 
 
+@pytest.mark.parametrize(
+    ("name", "sms", "role"),
+    [
+        ("vit_patches", 47, "dispatch_few"),
+        ("vit_patches", 48, "dispatch"),
+        ("vit_patches", None, "dispatch"),
+        ("kv_long_pages", 47, "dispatch"),  # words of 16 bytes
+    ],
+)
+def test_few_sms_dispatch_by_kernels_of_their_own(
+    pool: Pool, name: str, sms: int | None, role: str
+) -> None:
+    assert pool.run(lent_work.dispatches_by, 1, *given(name), sms) == [role]
+
+
 def test_a_rank_does_not_join(pool: Pool) -> None:
     """What the others would get of it is lost, and no more; later results are lent again."""
     *others, last = pool.run(lent_work.one_does_not_join, 4, *given("ulysses"))

@@ -281,13 +281,8 @@ class NodeEngine:
         self._watch.blame(error)
         if isinstance(error, HopTimeoutError | NetworkError):
             self.lose(error)
-        elif not isinstance(error, FuscoRuntimeError):
-            try:
-                is_captured = self.is_capturing
-            except RuntimeError:  # the GPU has failed
-                is_captured = False
-            if not is_captured:
-                self._watch.leave(error)
+        elif not isinstance(error, FuscoRuntimeError) and not self.is_capturing:
+            self._watch.leave(error)
 
     def lose(self, error: HopTimeoutError | NetworkError) -> None:
         """A call has found that a rank is lost, or its network, with some of it under way: none can
@@ -478,9 +473,13 @@ class NodeEngine:
 
     @property
     def is_capturing(self) -> bool:
-        """Whether a graph takes what is enqueued, so that nothing is launched."""
-        on_gpu = self.members.device.type == "cuda"
-        return on_gpu and torch.cuda.is_current_stream_capturing()
+        """Whether a graph takes what is enqueued, so that nothing is launched. On a GPU that has
+        failed none does."""
+        try:
+            on_gpu = self.members.device.type == "cuda"
+            return on_gpu and torch.cuda.is_current_stream_capturing()
+        except RuntimeError:
+            return False
 
     def _weight_input(self) -> str | None:
         weight = self.shuffle.program.weight

@@ -67,9 +67,14 @@ def most_entries(pieces: PiecesSpec, limits: Limits, fanout: int, *, is_ragged: 
     return -(-most * fanout // max(pieces.entry_points, 1))
 
 
+def has_few_sms(num_sms: int) -> bool:
+    """Whether so many SMs are so few that kernels for these are better, 0: all of them."""
+    return 0 < num_sms < FEW_SMS
+
+
 def lends_results(num_sms: int, num_bytes: int) -> bool:
     """Whether ranks lend each other results of so many bytes on so many SMs, 0: all of them."""
-    return 0 < num_sms < FEW_SMS and num_bytes >= LENT_BYTES
+    return has_few_sms(num_sms) and num_bytes >= LENT_BYTES
 
 
 class PiecesNode(CudaNode):

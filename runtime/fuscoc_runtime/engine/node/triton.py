@@ -57,7 +57,7 @@ class TritonNode:
     rails: Rails | None = None
     is_out_of_step = False
     _combine_an_sm = 4  # programs, as many as registers hold
-    _lends = _has_few_sms = False  # whether results may be lent, and whether SMs are `FEW_SMS`
+    _lends = _has_few_sms = False  # whether results may be lent; see `has_few_sms`
     _reply: AnsweringNode | None = None
 
     def __init__(

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import torch
 
 from fuscoc_runtime.comm.group import Membership
-from fuscoc_runtime.comm.results import FEW_SMS, ResultMemory
+from fuscoc_runtime.comm.results import ResultMemory
 from fuscoc_runtime.comm.subgroups import node_group
 from fuscoc_runtime.comm.windows import Allocate, result_memory
 from fuscoc_runtime.engine.node.pieces import (
     BOX_PADDING,
     LINE,
     MOST_LINES,
+    has_few_sms,
     lends_results,
     most_entries,
 )
@@ -150,7 +151,7 @@ class TritonPiecesNode(TritonNode):
         self._members, self._result_bytes = members, bytes_sent
         is_shared = members.topology.ranks_per_node > 1
         self._lends = comes_back and is_shared and lends_results(num_sms or 0, bytes_sent)
-        self._has_few_sms = 0 < (num_sms or 0) < FEW_SMS
+        self._has_few_sms = has_few_sms(num_sms or 0)
         super().__init__(artifact, shuffle, node, members, limits, num_sms)
         self.zeroes_results = False
 
