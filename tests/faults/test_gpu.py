@@ -124,7 +124,7 @@ def test_a_killed_rank_is_named(tmp_path: Path, topology: str, kind: str, policy
 
 
 @pytest.mark.gpu(can_share=True)
-@pytest.mark.parametrize(("topology", "kind"), product(["2x2", "4x1"], ["sync", "fixed"]))
+@pytest.mark.parametrize(("topology", "kind"), [*product(["2x2", "4x1"], ["sync", "fixed"])])
 def test_a_rank_that_takes_gpus_along_is_named(
     tmp_path: Path, topology: str, kind: str, mps: dict[str, str]
 ) -> None:
